@@ -1,0 +1,40 @@
+// The blob server: one FUSE file per data blob, served from cache and store (program
+// esker-imagefs).
+//
+// The keeper holds the FUSE session: it opens /dev/fuse, mounts it, and starts
+//   esker-imagefs --store DIR --cache DIR --fuse-fd 3 --state FILE
+// with the descriptor as fd 3. A new server on the same descriptor takes over from a dead one with
+// no INIT from the kernel: the first server saves the INIT request it got in FILE; later ones
+// replay it and write FUSE_NOTIFY_RESEND to get the requests the dead one had taken.
+//
+// The file system has a flat root. A file's name is a blob id in hex; its node id is the first 8
+// bytes of the id (big-endian), so a new server needs no memory of lookups. The content is the
+// blob's address space (imagefs/types.h). Reads verify each chunk's SHA-256 before any byte is
+// returned; store trouble is retried for a bounded time, then EIO for that read; nothing wrong is
+// ever cached.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace esker {
+
+struct BlobServerOptions {
+  std::string store_directory;
+  std::string cache_directory;
+  std::string state_file;  // saved INIT
+  int fuse_fd = 3;
+  int threads = 8;
+  int64_t retry_deadline_ms = 20'000;  // of one read against a failing store
+};
+// Serves until the session ends (unmount) or SIGTERM. Returns OK then.
+Status RunBlobServer(const BlobServerOptions& options);
+
+// Mounts a new FUSE session for the blob server at `mountpoint` in the caller's mount namespace;
+// returns the /dev/fuse descriptor. Options: allow_other, default_permissions, ro, max_read 1 MiB.
+Result<UniqueFd> MountBlobFs(const std::string& mountpoint);
+
+}  // namespace esker

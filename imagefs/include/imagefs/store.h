@@ -1,0 +1,76 @@
+// The store: a directory on a shared POSIX file system, written once and published by link().
+//
+// Layout (docs/formats/store.md):
+//   format                     version record; a store of another version is refused
+//   packs/<2 hex>/<64 hex>.pack
+//   records/<space>/<name>/<n> numbered immutable records (tags, image tombstones), published by
+//   link owner/<epoch>              claims of the one index tmp/                       unpublished
+//   files; swept by garbage collection when old
+// Relies only on the operations listed in docs/architecture.md. All methods are thread-safe.
+// Everything read back is untrusted: callers verify digests; footers verify themselves.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "imagefs/types.h"
+
+namespace esker {
+
+class Store {
+ public:
+  // Makes an empty store in `path` (created if missing, must be empty or a store).
+  static Status Initialise(const std::string& path);
+  // FAILED_PRECONDITION naming path and version if it is not a store of this version.
+  static Result<std::unique_ptr<Store>> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+
+  // --- publication -------------------------------------------------------------------------
+  struct Temporary {
+    UniqueFd fd;  // O_RDWR, empty, in tmp/
+    std::string name;
+  };
+  Result<Temporary> NewTemporary();
+  // fsync, close, link to packs/.., fsync of the directory, unlink of the temporary. If the name is
+  // there already (same content by definition) that is success. Durable on return.
+  Status PublishPack(Temporary temporary, const PackId& id);
+  Status DiscardTemporary(Temporary temporary);
+
+  Result<UniqueFd> OpenPack(const PackId& id) const;  // O_RDONLY; NOT_FOUND if not (yet) visible
+  Result<std::vector<PackId>> ListPacks() const;      // only for rebuilding and garbage collection
+  Status RemovePack(const PackId& id);                // missing is OK
+  Status SweepTemporaries(int64_t older_than_seconds);
+
+  // --- numbered records: mutable names as immutable files -------------------------------------
+  // Publishes record `number` of space/name. ALREADY_EXISTS: another writer won that number.
+  // Names may hold any of [A-Za-z0-9._:/@-]; they are encoded to one safe file name. Content is
+  // wrapped with version and checksum. Durable on return.
+  Status PublishRecord(std::string_view space, std::string_view name, uint64_t number,
+                       std::string_view content);
+  struct Record {
+    uint64_t number = 0;
+    std::string content;
+  };
+  // The record with the highest number; NOT_FOUND if there is none. DATA_LOSS if damaged.
+  Result<Record> LatestRecord(std::string_view space, std::string_view name) const;
+  Result<std::vector<std::string>> ListRecordNames(std::string_view space) const;
+  // Removes the name and all its records (for garbage collection of dead names).
+  Status RemoveRecords(std::string_view space, std::string_view name);
+
+  // --- ownership ------------------------------------------------------------------------------
+  // Claims the next epoch; returns it.
+  Result<uint64_t> ClaimOwnership(std::string_view claimant);
+  // OK while no higher epoch exists; FAILED_PRECONDITION naming the new owner otherwise.
+  Status CheckOwnership(uint64_t epoch) const;
+
+ private:
+  explicit Store(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+}  // namespace esker

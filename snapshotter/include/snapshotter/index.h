@@ -1,0 +1,128 @@
+// The index of one store: which chunks, blobs, images and tags there are, who uses them, what may
+// go.
+//
+// RocksDB answers quickly; the store is the truth. Everything acknowledged is durable in the store
+// before the index changes, and opening the index reconciles the two (packs published by a process
+// that died before it could index them appear; packs that are gone disappear), so RocksDB may lose
+// its newest writes to a power cut, or be deleted as a whole, without losing anything.
+// All methods are thread-safe and block on disk. Times are wall-clock nanoseconds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "imagefs/blob_map.h"
+#include "imagefs/import.h"
+#include "imagefs/manifest.h"
+#include "imagefs/pack.h"
+#include "imagefs/store.h"
+
+namespace esker {
+
+struct ImageRecord {
+  ImageId id;
+  Manifest manifest;
+  int64_t published_ns = 0;
+  std::vector<std::string> tags;
+  uint64_t plain_bytes = 0;  // metadata + data of all layers
+};
+
+struct GcReport {
+  uint64_t packs_live = 0, packs_deleted = 0;
+  uint64_t bytes_deleted = 0;
+  uint64_t images_live = 0, images_deleted = 0;
+  uint64_t packs_condemned = 0;  // will go once the grace time is over
+  uint64_t temporaries_deleted = 0;
+};
+struct GcOptions {
+  // How long a condemned pack stays readable: one lease time plus the store's staleness bound.
+  int64_t grace_ns = 0;
+};
+
+struct RebuildReport {
+  uint64_t packs = 0, images = 0, tags = 0, damaged = 0;
+  std::vector<std::string> damaged_names;  // what was unreadable, and why (first 100)
+};
+
+struct IndexOptions {
+  std::string db_directory;
+  std::string claimant;    // who we are, for the owner record
+  Clock* clock = nullptr;  // nullptr: the system's
+  std::function<void(uint64_t done, uint64_t total)> on_progress;  // of the start's reconciliation
+};
+
+// Keeps what it covers alive; released on destruction. Sandboxes hold one on their image, imports
+// hold one on what they deduplicate against.
+class Lease {
+ public:
+  virtual ~Lease() = default;
+};
+
+class Index {
+ public:
+  // Claims the store (owner epoch), opens or creates the database, reconciles it with the store.
+  // FAILED_PRECONDITION: another process has this database open. `store` must outlive the index.
+  static Result<std::unique_ptr<Index>> Open(Store& store, const IndexOptions& options);
+  virtual ~Index() = default;
+
+  // --- packs, chunks, blobs -------------------------------------------------------------------
+  // Deduplication answers for one import. Every chunk it reports stays until it is destroyed.
+  virtual std::unique_ptr<ChunkLookup> StartImport() = 0;
+  // Indexes a published pack (chunks, blobs, manifests). Idempotent.
+  virtual Status RegisterPack(const PackWriter::Published& pack) = 0;
+  // The blob's list with current locations. NOT_FOUND, or DATA_LOSS if a chunk has no location.
+  virtual Result<BlobMap> GetBlobMap(const BlobId& id) = 0;
+  // A layer that was imported before from this OCI diff_id, if its blobs are all still here.
+  virtual Result<std::optional<ImageLayer>> FindLayer(const std::string& diff_id) = 0;
+
+  // --- images and tags ------------------------------------------------------------------------
+  // Publishes a manifest as a small pack of its own and indexes it. All its blobs must be known
+  // (NOT_FOUND names the first that is not). Publishing what exists already is OK.
+  virtual Result<ImageId> PublishImage(const Manifest& manifest) = 0;
+  virtual Result<ImageRecord> GetImage(const ImageId& id) = 0;
+  // "name:tag" ("name" means "name:latest"), or a hex image id (or a unique prefix of 12 or more
+  // digits). NOT_FOUND says what was looked for and lists the nearest names.
+  virtual Result<ImageRecord> ResolveImage(const std::string& reference) = 0;
+  virtual Result<std::vector<ImageRecord>> ListImages() = 0;
+  // Makes the image unreachable (its tags too); the bytes go at garbage collection once no lease
+  // and no other image needs them. FAILED_PRECONDITION while it has tags and !force.
+  virtual Status DeleteImage(const ImageId& id, bool force) = 0;
+  virtual Status SetTag(const std::string& name, const ImageId& id) = 0;
+  // Removes a tag; an image of kind "image" that loses its last tag is deleted with it.
+  virtual Status DeleteTag(const std::string& name) = 0;
+
+  // --- leases and garbage collection
+  // -------------------------------------------------------------- NOT_FOUND if the image does not
+  // exist any more. The lease keeps its blobs even when the image is deleted meanwhile. Leases live
+  // in memory: holders take them again after a restart, before EnableGc().
+  virtual Result<std::unique_ptr<Lease>> LeaseImage(const ImageId& id,
+                                                    const std::string& holder) = 0;
+  // Garbage collection refuses (FAILED_PRECONDITION) until this was called: nodes call it when they
+  // hold their leases again.
+  virtual void EnableGc() = 0;
+  // Mark from live images and leases, sweep whole packs. Runs beside imports and creates.
+  virtual Result<GcReport> CollectGarbage(const GcOptions& options) = 0;
+
+  // Forgets the database's content and builds it anew from the store; damaged packs are skipped and
+  // reported, never deleted.
+  virtual Result<RebuildReport> Rebuild(
+      const std::function<void(uint64_t done, uint64_t total)>& on_progress) = 0;
+
+  struct Stats {
+    uint64_t packs = 0, chunks = 0, blobs = 0, images = 0, tags = 0, store_bytes = 0;
+  };
+  virtual Result<Stats> GetStats() = 0;
+};
+
+// Parses "name[:tag]": repository path of [a-z0-9._/-] and tag of [A-Za-z0-9._-]; gives the full
+// "name:tag". INVALID_ARGUMENT says what is wrong.
+Result<std::string> NormaliseTag(const std::string& reference);
+
+}  // namespace esker

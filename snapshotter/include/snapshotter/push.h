@@ -1,0 +1,55 @@
+// Pushing an image: the OCI image's layers that the store lacks become layers, then the manifest is
+// published and tagged. And committing: a frozen upper becomes one more layer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "imagefs/import.h"
+#include "snapshotter/index.h"
+
+namespace esker {
+
+struct PushTotals {
+  ImportProgress bytes;
+  uint32_t layers = 0;
+  uint32_t layers_reused = 0;  // already in the store: not even read
+};
+
+// One push. Not thread-safe, but any number of pushes run side by side; two that import the same
+// layer at once do it once (the second waits) and both succeed.
+class ImagePush {
+ public:
+  // `image` came from ParseOciImage.
+  static Result<std::unique_ptr<ImagePush>> Start(Store& store, Index& index, OciImage image);
+  virtual ~ImagePush() = default;
+
+  // Layers (index into the image's list) that must be fed, lowest first.
+  virtual const std::vector<size_t>& missing() const = 0;
+  virtual Status ImportLayer(size_t layer, ByteSource& source, const ImportOptions& options) = 0;
+  // Publishes manifest and tag ("" = none). All layers must be there.
+  virtual Result<ImageId> Finish(const std::string& tag) = 0;
+  virtual const PushTotals& totals() const = 0;
+};
+
+struct CommitRequest {
+  ImageId parent;
+  int upper_fd = -1;  // directory fd of a quiescent overlay upper (a clone, or frozen)
+  std::string tier = "container";
+  std::map<std::string, std::string> origin;  // sandbox, project, job, name, created
+  std::vector<std::string> config_env;        // nothing: keep the parent's config
+};
+struct CommitResult {
+  ImageId image;
+  ImportProgress totals;
+};
+// Data, metadata, map and manifest go out as one pack: one fsync, one link. Durable on return.
+// An empty upper still gives a new image (same layers, new manifest).
+Result<CommitResult> CommitUpper(Store& store, Index& index, const CommitRequest& request,
+                                 const ImportOptions& options);
+
+}  // namespace esker
