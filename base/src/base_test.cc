@@ -177,12 +177,20 @@ TEST(Process, SpawnKillAndIdentity) {
 }
 
 TEST(Process, PassesDescriptorsByNumberOnly) {
-  auto pair = SeqpacketPair();
-  ASSERT_TRUE(pair.ok());
-  auto output = RunCommand({"sh", "-c", "ls /proc/self/fd | wc -l; exit 7"});
+  int fds[2];
+  ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+  UniqueFd read_end(fds[0]), write_end(fds[1]);
+  auto child = Process::Spawn(
+      {.argv = {"sh", "-c", "echo here >&7; exit 7"}, .pass_fds = {{write_end.get(), 7}}});
+  ASSERT_TRUE(child.ok()) << child.status().ToString();
+  EXPECT_EQ(WEXITSTATUS(*child->Reap()), 7);
+  write_end.reset();
+  char text[16];
+  EXPECT_EQ(std::string(text, *ReadFull(read_end.get(), text, sizeof(text))), "here\n");
+  // Not passed, so closed at exec.
+  auto output = RunCommand({"sh", "-c", "test -e /proc/self/fd/" + std::to_string(read_end.get())});
   ASSERT_TRUE(output.ok());
-  EXPECT_EQ(output->exit_code, 7);
-  EXPECT_EQ(output->out, "4\n") << "0, 1, 2 and the directory itself";
+  EXPECT_EQ(output->exit_code, 1);
 }
 
 TEST(EventLoop, PostsTimersAndDescriptors) {
