@@ -89,10 +89,12 @@ class Tree {
 
 struct WriteOptions {
   uint64_t data_device_bytes = 0;  // size of the data blob; 0: the image has no extra device
+  // A small tree may need a huge image (a file of terabytes with 4096-byte extents).
+  uint64_t max_metadata_bytes = uint64_t{1} << 30;
 };
 // The metadata image, a multiple of 4096 bytes. Deterministic: same tree, same bytes (the build
 // time and UUID in the super block are derived from content). RESOURCE_EXHAUSTED beyond EROFS's
-// limits.
+// limits or max_metadata_bytes; INVALID_ARGUMENT: an extent ends beyond the device.
 Result<std::string> WriteMetadata(const Tree& tree, const WriteOptions& options);
 
 struct Summary {
