@@ -3,13 +3,15 @@
 // Layout (docs/formats/store.md):
 //   format                     version record; a store of another version is refused
 //   packs/<2 hex>/<64 hex>.pack
-//   records/<space>/<name>/<n> numbered immutable records (tags, image tombstones), published by
-//   link owner/<epoch>              claims of the one index tmp/                       unpublished
-//   files; swept by garbage collection when old
+//   records/<space>/<name>/<n> numbered immutable records (tags, image tombstones)
+//   owner/<epoch>              claims of the one index
+//   tmp/                       unpublished files; swept by garbage collection when old
 // Relies only on the operations listed in docs/architecture.md. All methods are thread-safe.
 // Everything read back is untrusted: callers verify digests; footers verify themselves.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,18 +40,23 @@ class Store {
   Result<Temporary> NewTemporary();
   // fsync, close, link to packs/.., fsync of the directory, unlink of the temporary. If the name is
   // there already (same content by definition) that is success. Durable on return.
+  // A pack of that id with other bytes in its place is DATA_LOSS. After an error the temporary is
+  // gone, and the pack may or may not be visible.
   Status PublishPack(Temporary temporary, const PackId& id);
   Status DiscardTemporary(Temporary temporary);
 
   Result<UniqueFd> OpenPack(const PackId& id) const;  // O_RDONLY; NOT_FOUND if not (yet) visible
   Result<std::vector<PackId>> ListPacks() const;      // only for rebuilding and garbage collection
   Status RemovePack(const PackId& id);                // missing is OK
+  // Removes temporaries not written for that long, by the clock of the store's file system.
   Status SweepTemporaries(int64_t older_than_seconds);
 
   // --- numbered records: mutable names as immutable files -------------------------------------
   // Publishes record `number` of space/name. ALREADY_EXISTS: another writer won that number.
-  // Names may hold any of [A-Za-z0-9._:/@-]; they are encoded to one safe file name. Content is
-  // wrapped with version and checksum. Durable on return.
+  // Names may hold any of [A-Za-z0-9._:/@-]; they are encoded to one safe file name of at most 255
+  // bytes (each of `:/@` and a leading dot takes three). Spaces are identifiers. Content, at most
+  // 16 MiB, is wrapped with version and checksum. Durable on return. After any other error the
+  // record may or may not be visible: look with LatestRecord before trying again.
   Status PublishRecord(std::string_view space, std::string_view name, uint64_t number,
                        std::string_view content);
   struct Record {
@@ -59,7 +66,8 @@ class Store {
   // The record with the highest number; NOT_FOUND if there is none. DATA_LOSS if damaged.
   Result<Record> LatestRecord(std::string_view space, std::string_view name) const;
   Result<std::vector<std::string>> ListRecordNames(std::string_view space) const;
-  // Removes the name and all its records (for garbage collection of dead names).
+  // Removes the name and all its records, the latest last, so that a crash in between never brings
+  // an older one back (for garbage collection of dead names). Missing is OK.
   Status RemoveRecords(std::string_view space, std::string_view name);
 
   // --- ownership ------------------------------------------------------------------------------
@@ -69,8 +77,12 @@ class Store {
   Status CheckOwnership(uint64_t epoch) const;
 
  private:
-  explicit Store(std::string path) : path_(std::move(path)) {}
+  Store(std::string path, UniqueFd root) : path_(std::move(path)), root_(std::move(root)) {}
+
   std::string path_;
+  UniqueFd root_;  // everything is opened relative to it
+  // Pack directories whose own name this process has made durable.
+  std::array<std::atomic<bool>, 256> prefix_durable_{};
 };
 
 }  // namespace esker
