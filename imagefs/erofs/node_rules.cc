@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
-
 #include "format.h"
 #include "xattr.h"
 
@@ -21,8 +19,6 @@ constexpr TypeRow kTypes[] = {
     {FileType::kFifo, S_IFIFO, 5},       {FileType::kSocket, S_IFSOCK, 6},
     {FileType::kSymlink, S_IFLNK, 7},
 };
-
-constexpr uint64_t kMaxFileSize = std::numeric_limits<int64_t>::max() - kBlockSize;
 
 Status CheckExtents(const Node& node) {
   uint64_t covered = 0;
@@ -85,7 +81,7 @@ Status CheckAndNormalise(Node& node) {
   if ((node.mode & ~07777) != 0) {
     return InvalidArgumentError(fmt::format("mode {:o} has more than permission bits", node.mode));
   }
-  if (node.mtime_nanos >= 1'000'000'000) {
+  if (node.mtime_nanos > kMaxNanos) {
     return InvalidArgumentError(fmt::format("{} nanoseconds in a time", node.mtime_nanos));
   }
   if (node.type == FileType::kRegular) {

@@ -82,6 +82,7 @@ class Tree {
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
+  Impl& mutable_impl() { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;
