@@ -20,8 +20,8 @@ enum class UpperKind {
 };
 
 struct UpperStoreOptions {
-  std::string directory;               // e.g. DATA/uppers; made if missing; the store's alone
-  uint64_t pool_bytes = 64ull << 30;   // size of the sparse pool; a larger one than before grows it
+  std::string directory;              // e.g. DATA/uppers; made if missing; the store's alone
+  uint64_t pool_bytes = 64ull << 30;  // size of the sparse pool; a larger one than before grows it
   UpperKind kind = UpperKind::kAuto;
 };
 
@@ -74,13 +74,14 @@ class UpperStore {
   // UNIMPLEMENTED on plain.
   virtual Result<UpperUsage> GetUsage(std::string_view id) = 0;
   // Missing is OK. The name is free on return, the space some seconds later. Takes 4 us per file
-  // that the kernel still caches: seconds for a million, so keep it off a thread that must not wait.
+  // that the kernel still caches: seconds for a million, so keep it off a thread that must not
+  // wait.
   virtual Status Delete(std::string_view id) = 0;
   // All volumes, read-only ones too, sorted; for reaping what no sandbox owns.
   virtual Result<std::vector<std::string>> List() = 0;
   // Unmounts the pool and detaches its loop device; volumes stay in the file for the next Open.
-  // FAILED_PRECONDITION while a sandbox or a descriptor still uses a volume (the pool then stays, or
-  // is out of the mount table but alive); may be called again.
+  // FAILED_PRECONDITION while a sandbox or a descriptor still uses a volume (the pool then stays,
+  // or is out of the mount table but alive); may be called again.
   virtual Status Close() = 0;
 
   virtual bool enforces_limit() const = 0;
