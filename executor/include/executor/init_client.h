@@ -132,9 +132,11 @@ class InitClient {
   virtual void Acknowledge(const std::string& command_id) = 0;
 
   // A file call in a child of init with the user's credentials. kRead: `stream` is the write end of
-  // a pipe that the child fills; kWrite: the read end of one that it drains (it writes to a
-  // temporary name beside the target and renames at the end, so a failed upload leaves the old
-  // file). The client duplicates it into the message; the caller may close its own at once.
+  // a pipe that the child fills with the plain bytes. kWrite: `stream` is the read end of a pipe that
+  // carries frames (u32 LE length, at most 8 MiB, then the bytes); a frame of length 0 commits; end
+  // of file without it means the upload was abandoned: error ECANCELED, what was there before stays
+  // (the child writes to a temporary name beside the target and renames at the commit). The client
+  // duplicates `stream` into the message; the caller may close its own at once.
   virtual void File(const InitFileRequest& request, int stream,
                     std::function<void(Result<InitFileResult>)> done) = 0;
   // Sets up identity before user code: host name is set by the keeper; init writes /etc/hostname,

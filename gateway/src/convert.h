@@ -1,0 +1,22 @@
+// Between the API's messages and the components' structs.
+#pragma once
+
+#include "esker/v1/command.pb.h"
+#include "esker/v1/file.pb.h"
+#include "esker/v1/image.pb.h"
+#include "esker/v1/sandbox.pb.h"
+#include "executor/node.h"
+#include "snapshotter/index.h"
+
+namespace esker::gateway {
+
+google::protobuf::Timestamp ToTimestamp(int64_t nanos);
+v1::Sandbox ToProto(const SandboxInfo& info);
+v1::Command ToProto(const CommandInfo& info);
+v1::FileInfo ToProto(const InitFileInfo& info);
+v1::Image ToProto(const ImageRecord& record);
+v1::SandboxMetrics ToProto(const SandboxUsage& usage);
+SandboxSpec FromProto(const v1::CreateSandboxRequest& request);
+CommandSpec FromProto(const v1::StartCommandRequest& request);
+
+}  // namespace esker::gateway
