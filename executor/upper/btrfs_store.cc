@@ -2,9 +2,9 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
@@ -27,8 +27,11 @@ constexpr uint64_t kDeletesPerReap = 256;
 
 class BtrfsStore final : public UpperStore {
  public:
-  BtrfsStore(StoreHome home, MountedPool pool)
-      : home_(std::move(home)), paths_(home_.path), pool_(std::move(pool)) {}
+  BtrfsStore(StoreHome home, MountedPool pool, bool preallocated)
+      : home_(std::move(home)),
+        paths_(home_.path),
+        preallocated_(preallocated),
+        pool_(std::move(pool)) {}
 
   Result<UniqueFd> Create(std::string_view id, uint64_t limit_bytes, bool adopt) override;
   Result<UniqueFd> OpenVolume(std::string_view id) override;
@@ -36,6 +39,7 @@ class BtrfsStore final : public UpperStore {
   Result<UniqueFd> Clone(std::string_view from, std::string_view to, uint64_t limit_bytes) override;
   Status SetLimit(std::string_view id, uint64_t limit_bytes) override;
   Result<UpperUsage> GetUsage(std::string_view id) override;
+  Result<UpperSpace> Space() override;
   Status Delete(std::string_view id) override;
   Result<std::vector<std::string>> List() override;
   Status Close() override;
@@ -53,8 +57,9 @@ class BtrfsStore final : public UpperStore {
 
   // Holds off Close while the operation runs; FAILED_PRECONDITION after it.
   Result<SharedLock> Enter();
-  // The same, for what will need space.
-  Result<SharedLock> EnterToWrite();
+  // The same, for what writes; and for what will need space.
+  Result<SharedLock> EnterToChange();
+  Result<SharedLock> EnterToAdd();
   Result<UniqueFd> OpenForIoctl(std::string_view id);
   Result<UniqueFd> Adopt(std::string_view id, uint64_t limit_bytes);
   // Limits the staged volume of `id`, publishes it and opens it.
@@ -66,6 +71,7 @@ class BtrfsStore final : public UpperStore {
 
   const StoreHome home_;
   const PoolPaths paths_;
+  const bool preallocated_;
   std::shared_mutex mutex_;  // shared: an operation runs; exclusive: Close
   MountedPool pool_;         // guarded by mutex_; root is empty once closed
   const btrfs::QuotaMode quotas_ = pool_.quotas;
@@ -78,16 +84,15 @@ Result<BtrfsStore::SharedLock> BtrfsStore::Enter() {
   return lock;
 }
 
-Result<BtrfsStore::SharedLock> BtrfsStore::EnterToWrite() {
+Result<BtrfsStore::SharedLock> BtrfsStore::EnterToChange() {
   ESKER_ASSIGN_OR_RETURN(SharedLock lock, Enter());
-  struct statvfs fs = {};
-  if (fstatvfs(pool_.root.get(), &fs) != 0) return ErrnoError("statvfs " + paths_.mountpoint);
-  if (fs.f_flag & ST_RDONLY) {
-    return Status::FromErrno(EROFS, "the kernel made the upper pool " + paths_.mountpoint +
-                                        " read-only after an I/O error; see the kernel log")
-        .WithCode(Code::kDataLoss);
-  }
-  ESKER_RETURN_IF_ERROR(CheckHostSpace(home_.fd.get(), home_.path));
+  ESKER_RETURN_IF_ERROR(CheckPoolWritable(paths_, pool_.root.get()));
+  return lock;
+}
+
+Result<BtrfsStore::SharedLock> BtrfsStore::EnterToAdd() {
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToChange());
+  if (!preallocated_) ESKER_RETURN_IF_ERROR(CheckHostSpace(home_.fd.get(), home_.path));
   return lock;
 }
 
@@ -121,7 +126,7 @@ Result<UniqueFd> BtrfsStore::Adopt(std::string_view id, uint64_t limit_bytes) {
 
 Result<UniqueFd> BtrfsStore::Create(std::string_view id, uint64_t limit_bytes, bool adopt) {
   ESKER_RETURN_IF_ERROR(CheckIdentifier("volume id", id));
-  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToWrite());
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToAdd());
   if (adopt) {
     auto adopted = Adopt(id, limit_bytes);
     if (adopted.ok() || adopted.status().code() != Code::kNotFound) return adopted;
@@ -146,7 +151,7 @@ Result<UniqueFd> BtrfsStore::OpenVolume(std::string_view id) {
 
 Result<UniqueFd> BtrfsStore::Snapshot(std::string_view id, std::string_view clone_id) {
   ESKER_RETURN_IF_ERROR(CheckIdentifier("snapshot id", clone_id));
-  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToWrite());
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToAdd());
   ESKER_ASSIGN_OR_RETURN(UniqueFd source, OpenForIoctl(id));
   Status cloned = btrfs::SnapshotSubvolume(source.get(), pool_.root.get(), std::string(clone_id),
                                            /*read_only=*/true);
@@ -157,25 +162,27 @@ Result<UniqueFd> BtrfsStore::Snapshot(std::string_view id, std::string_view clon
 Result<UniqueFd> BtrfsStore::Clone(std::string_view from, std::string_view to,
                                    uint64_t limit_bytes) {
   ESKER_RETURN_IF_ERROR(CheckIdentifier("volume id", to));
-  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToWrite());
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToAdd());
   ESKER_ASSIGN_OR_RETURN(UniqueFd source, OpenForIoctl(from));
   std::string staging = StagingName(to);
   Status cloned = btrfs::SnapshotSubvolume(source.get(), pool_.root.get(), staging,
                                            /*read_only=*/false);
   if (!cloned.ok()) return std::move(cloned).Wrap("clone " + std::string(from));
   ScopeGuard drop([&] { DropStaged(to); });
+  ESKER_ASSIGN_OR_RETURN(UniqueFd volume,
+                         OpenFileAt(pool_.root.get(), staging, O_RDONLY | O_DIRECTORY));
+  // A clone starts with the limit of its source, which may be used up by what they share.
+  ESKER_RETURN_IF_ERROR(btrfs::SetLimit(pool_.root.get(), volume.get(), 0));
   // work/ holds what overlayfs left in the middle of its doing in the source, and its mark that a
   // volatile overlay is mounted, which would refuse the clone's own mount.
   ESKER_RETURN_IF_ERROR(RemoveTree(paths_.mountpoint + "/" + staging + "/work"));
-  ESKER_ASSIGN_OR_RETURN(UniqueFd volume,
-                         OpenFileAt(pool_.root.get(), staging, O_RDONLY | O_DIRECTORY));
   ESKER_ASSIGN_OR_RETURN(UniqueFd out, FinishStaged(to, volume.get(), limit_bytes));
   drop.Dismiss();
   return out;
 }
 
 Status BtrfsStore::SetLimit(std::string_view id, uint64_t limit_bytes) {
-  ESKER_ASSIGN_OR_RETURN(SharedLock lock, Enter());
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToChange());
   ESKER_ASSIGN_OR_RETURN(UniqueFd volume, OpenForIoctl(id));
   return btrfs::SetLimit(pool_.root.get(), volume.get(), limit_bytes)
       .Wrap("volume " + std::string(id));
@@ -189,9 +196,17 @@ Result<UpperUsage> BtrfsStore::GetUsage(std::string_view id) {
   return UpperUsage{group.used, group.limit};
 }
 
+Result<UpperSpace> BtrfsStore::Space() {
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, Enter());
+  ESKER_ASSIGN_OR_RETURN(UpperSpace pool, FilesystemSpace(pool_.root.get(), paths_.mountpoint));
+  if (preallocated_) return pool;
+  ESKER_ASSIGN_OR_RETURN(UpperSpace host, FilesystemSpace(home_.fd.get(), home_.path));
+  return UpperSpace{pool.total, std::min(pool.available, host.available)};
+}
+
 Status BtrfsStore::Delete(std::string_view id) {
   ESKER_RETURN_IF_ERROR(CheckIdentifier("volume id", id));
-  ESKER_ASSIGN_OR_RETURN(SharedLock lock, Enter());
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, EnterToChange());
   Status status = btrfs::DestroySubvolume(pool_.root.get(), std::string(id));
   if (status.code() == Code::kNotFound) return OkStatus();
   ESKER_RETURN_IF_ERROR(status);
@@ -226,9 +241,9 @@ Status BtrfsStore::Recover() {
 
 }  // namespace
 
-Result<std::unique_ptr<UpperStore>> OpenBtrfsStore(StoreHome home, uint64_t pool_bytes) {
-  ESKER_ASSIGN_OR_RETURN(MountedPool pool, OpenPool(PoolPaths(home.path), pool_bytes));
-  auto store = std::make_unique<BtrfsStore>(std::move(home), std::move(pool));
+Result<std::unique_ptr<UpperStore>> OpenBtrfsStore(StoreHome home, const PoolShape& shape) {
+  ESKER_ASSIGN_OR_RETURN(MountedPool pool, OpenPool(PoolPaths(home.path), shape));
+  auto store = std::make_unique<BtrfsStore>(std::move(home), std::move(pool), shape.preallocate);
   ESKER_RETURN_IF_ERROR(store->Recover());
   return std::unique_ptr<UpperStore>(std::move(store));
 }

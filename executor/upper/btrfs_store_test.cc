@@ -2,11 +2,15 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/btrfs.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/fsuid.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -274,6 +278,13 @@ TEST_F(BtrfsStoreTest, CloneIsIsolatedHasEmptyWorkAndItsOwnLimit) {
   EXPECT_EQ(Read(overlay.Path("big")).size(), 32 * kMiB);
 }
 
+TEST_F(BtrfsStoreTest, CloneWithoutLimitInheritsNone) {
+  ASSERT_TRUE(store_->Create("a", 4 * kMiB).ok());
+  ASSERT_TRUE(store_->Clone("a", "b", 0).ok());
+  EXPECT_EQ(store_->GetUsage("b")->limit, 0u);
+  EXPECT_EQ(Fill(Volume("b") + "/upper/f", 16 * kMiB), "");
+}
+
 TEST_F(BtrfsStoreTest, AdoptTakesWhatIsThere) {
   ASSERT_TRUE(store_->Create("a", 64 * kMiB).ok());
   ASSERT_TRUE(Write(Volume("a") + "/upper/f", "kept").ok());
@@ -442,27 +453,157 @@ TEST_F(BtrfsStoreTest, QuotaGroupsOfClonedAndDeletedVolumesAreReaped) {
   EXPECT_EQ(count(), 1);  // the pool's own
 }
 
-TEST_F(BtrfsStoreTest, AFullHostRefusesNewVolumes) {
-  ASSERT_TRUE(store_->Close().ok());
-  store_.reset();
-  ASSERT_TRUE(UpperStore::Destroy(home_).ok());
-  ASSERT_TRUE(MakeDirectories(home_).ok());
-  ASSERT_EQ(mount("tmpfs", home_.c_str(), "tmpfs", 0, "size=96m"), 0);
+// The store on a host file system of its own, of 288 MiB.
+class SmallHostTest : public BtrfsStoreTest {
+ protected:
+  void SetUp() override {
+    BtrfsStoreTest::SetUp();
+    if (!store_) return;
+    store_.reset();
+    ASSERT_TRUE(UpperStore::Destroy(home_).ok());
+    ASSERT_TRUE(MakeDirectories(home_).ok());
+    ASSERT_EQ(mount("tmpfs", home_.c_str(), "tmpfs", 0, "size=288m"), 0);
+  }
+  void TearDown() override {
+    if (store_) {
+      Status closed = store_->Close();
+      EXPECT_TRUE(closed.ok()) << closed.ToString();
+      store_.reset();
+    }
+    if (temp_) {
+      EXPECT_EQ(umount2(home_.c_str(), 0), 0) << strerror(errno);
+    }
+    BtrfsStoreTest::TearDown();
+  }
+};
+
+TEST_F(SmallHostTest, RefusesNewVolumesBeforeItIsFull) {
   {
     Reopen();
     ASSERT_TRUE(store_->Create("a", 0).ok());
-    ASSERT_EQ(Fill(home_ + "/filler", 90 * kMiB), "");
+    ASSERT_EQ(Fill(home_ + "/filler", 282 * kMiB), "");
     Status status = store_->Create("b", 0).status();
     EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
     EXPECT_EQ(status.error_number(), ENOSPC);
     EXPECT_NE(status.message().find(home_), std::string::npos);
+    EXPECT_LT(store_->Space()->available, 16 * kMiB);
     ASSERT_TRUE(store_->OpenVolume("a").ok());
     ASSERT_EQ(unlink((home_ + "/filler").c_str()), 0);
     EXPECT_TRUE(store_->Create("b", 0).ok());
-    EXPECT_TRUE(store_->Close().ok());
-    store_.reset();
   }
-  ASSERT_EQ(umount2(home_.c_str(), 0), 0);
+}
+
+TEST_F(SmallHostTest, FilledByASparsePoolIsDataLossUntilReopened) {
+  Reopen();
+  ASSERT_TRUE(store_->Create("a", 0).ok());
+  (void)Fill(Volume("a") + "/upper/f", 400 * kMiB);  // may succeed: it is in the page cache
+  sync();
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  Status status;
+  do {  // read-only comes with the first commit that fails
+    sync();
+    status = store_->Create("b", 0).status();
+  } while (status.code() == Code::kResourceExhausted &&
+           std::chrono::steady_clock::now() < deadline);
+  EXPECT_EQ(status.code(), Code::kDataLoss) << status.ToString();
+  EXPECT_EQ(store_->Delete("a").code(), Code::kDataLoss);
+  ASSERT_TRUE(store_->Close().ok());
+  Reopen();
+  // The disk is as full as it was, until its operator does something.
+  EXPECT_EQ(store_->Create("b", 0).status().code(), Code::kResourceExhausted);
+  ASSERT_EQ(mount(nullptr, home_.c_str(), nullptr, MS_REMOUNT, "size=512m"), 0);
+  status = store_->Create("b", 0).status();
+  EXPECT_TRUE(status.ok()) << status.ToString();
+}
+
+TEST_F(SmallHostTest, PreallocatedPoolIsRefusedOrSafe) {
+  auto too_large =
+      UpperStore::Open({.directory = home_, .pool_bytes = kPoolBytes, .preallocate = true});
+  EXPECT_EQ(too_large.status().code(), Code::kResourceExhausted) << too_large.status().ToString();
+
+  auto store =
+      UpperStore::Open({.directory = home_, .pool_bytes = 256 * kMiB, .preallocate = true});
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  store_ = std::move(store).value();
+  EXPECT_NE(Fill(home_ + "/filler", 288 * kMiB), "");  // the host is full now
+  ASSERT_TRUE(store_->Create("a", 48 * kMiB).ok());
+  ASSERT_EQ(Fill(Volume("a") + "/upper/f", 32 * kMiB), "");
+  auto file = OpenFile(Volume("a") + "/upper/f", O_RDONLY);
+  EXPECT_EQ(fsync(file->get()), 0) << strerror(errno);
+}
+
+// What a keeper does: it has another mount namespace, in which the pool is not, and another user
+// namespace's ids.
+TEST_F(BtrfsStoreTest, VolumeCanBeIdMappedInAnotherMountNamespace) {
+  constexpr uid_t kBase = 0x10000000;
+  auto volume = store_->Create("a", 64 * kMiB);
+  ASSERT_TRUE(volume.ok());
+  int ready[2], done[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(done, O_CLOEXEC), 0);
+  pid_t owner = fork();  // exists only to have a user namespace
+  if (owner == 0) {
+    if (unshare(CLONE_NEWUSER) != 0) _exit(1);
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    char c;
+    close(done[1]);
+    _exit(read(done[0], &c, 1) == 0 ? 0 : 1);
+  }
+  char c;
+  ASSERT_EQ(read(ready[0], &c, 1), 1);
+  std::string proc = "/proc/" + std::to_string(owner);
+  std::string map = "0 " + std::to_string(kBase) + " 65536\n";
+  ASSERT_TRUE(WriteStringToFile(proc + "/uid_map", map).ok());
+  ASSERT_TRUE(WriteStringToFile(proc + "/gid_map", map).ok());
+  auto userns = OpenFile(proc + "/ns/user", O_RDONLY);
+  ASSERT_TRUE(userns.ok());
+  std::string pool = home_ + "/pool";
+  pid_t keeper = fork();
+  if (keeper == 0) {
+    if (unshare(CLONE_NEWNS) != 0 || umount2(pool.c_str(), MNT_DETACH) != 0) _exit(1);
+    mount_attr attr = {};
+    attr.attr_set = MOUNT_ATTR_IDMAP;
+    attr.userns_fd = static_cast<uint64_t>(userns->get());
+    if (syscall(SYS_mount_setattr, volume->get(), "", AT_EMPTY_PATH, &attr, sizeof(attr)) != 0) {
+      _exit(2);
+    }
+    setfsgid(kBase);
+    setfsuid(kBase);
+    int fd = openat(volume->get(), "upper/f", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    _exit(fd >= 0 && write(fd, "x", 1) == 1 ? 0 : 3);
+  }
+  int status = 0;
+  waitpid(keeper, &status, 0);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+  struct stat st = {};
+  ASSERT_EQ(stat((Volume("a") + "/upper/f").c_str(), &st), 0);
+  EXPECT_EQ(st.st_uid, 0u);  // on disk owners stay zero-based
+  EXPECT_EQ(st.st_gid, 0u);
+  for (int fd : {ready[0], ready[1], done[0], done[1]}) close(fd);
+  waitpid(owner, &status, 0);
+}
+
+// Linux before 6.7 has only these; a pool made there keeps them.
+TEST_F(BtrfsStoreTest, ClassicQuotasLimitToo) {
+  auto root = OpenFile(home_ + "/pool", O_RDONLY | O_DIRECTORY);
+  btrfs_ioctl_quota_ctl_args args = {};
+  args.cmd = BTRFS_QUOTA_CTL_DISABLE;
+  ASSERT_EQ(ioctl(root->get(), BTRFS_IOC_QUOTA_CTL, &args), 0);
+  args.cmd = BTRFS_QUOTA_CTL_ENABLE;
+  ASSERT_EQ(ioctl(root->get(), BTRFS_IOC_QUOTA_CTL, &args), 0);
+  ASSERT_EQ(ioctl(root->get(), BTRFS_IOC_QUOTA_RESCAN_WAIT), 0);
+  root->reset();
+  Reopen();
+  EXPECT_EQ(store_->kind(), "btrfs (classic quotas)");
+  ASSERT_TRUE(store_->Create("a", 8 * kMiB).ok());
+  EXPECT_EQ(Fill(Volume("a") + "/upper/f", 16 * kMiB), strerror(EDQUOT));
+  EXPECT_TRUE(store_->Snapshot("a", "s").ok());
+  Status cloned = store_->Clone("a", "c", 16 * kMiB).status();
+  EXPECT_TRUE(cloned.ok()) << cloned.ToString();
+  EXPECT_EQ(Fill(Volume("c") + "/upper/g", 16 * kMiB), strerror(EDQUOT));
+  ASSERT_TRUE(store_->SetLimit("a", 0).ok());
+  EXPECT_EQ(Fill(Volume("a") + "/upper/g", 16 * kMiB), "");
+  for (const char* id : {"a", "s", "c"}) EXPECT_TRUE(store_->Delete(id).ok());
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ class PlainStore final : public UpperStore {
   Result<UniqueFd> Clone(std::string_view from, std::string_view to, uint64_t limit_bytes) override;
   Status SetLimit(std::string_view id, uint64_t limit_bytes) override;
   Result<UpperUsage> GetUsage(std::string_view id) override;
+  Result<UpperSpace> Space() override;
   Status Delete(std::string_view id) override;
   Result<std::vector<std::string>> List() override;
   Status Close() override;
@@ -136,6 +137,11 @@ Status PlainStore::SetLimit(std::string_view id, uint64_t limit_bytes) {
 Result<UpperUsage> PlainStore::GetUsage(std::string_view id) {
   ESKER_RETURN_IF_ERROR(OpenVolume(id).status());
   return UnimplementedError("plain uppers do not account for disk use");
+}
+
+Result<UpperSpace> PlainStore::Space() {
+  ESKER_ASSIGN_OR_RETURN(SharedLock lock, Enter());
+  return FilesystemSpace(root_.get(), path_);
 }
 
 Status PlainStore::Delete(std::string_view id) {

@@ -170,6 +170,13 @@ TEST_F(PlainStoreTest, TooDeepATreeIsATypedErrorAndLeavesNothing) {
   EXPECT_EQ(*ListDirectory(Home() + "/plain"), Names{"a"});
 }
 
+TEST_F(PlainStoreTest, SpaceIsThatOfTheHost) {
+  auto space = store_->Space();
+  ASSERT_TRUE(space.ok());
+  EXPECT_GT(space->total, 0u);
+  EXPECT_LE(space->available, space->total);
+}
+
 TEST_F(PlainStoreTest, OneOpenerAtATime) {
   auto second = UpperStore::Open({.directory = Home(), .kind = UpperKind::kPlain});
   EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);

@@ -22,18 +22,23 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/scope_guard.h"
 #include "loop_device.h"
 
 namespace esker {
 namespace {
 
-constexpr uint64_t kMinPoolBytes = 128ull << 20;  // mkfs.btrfs refuses less than 109 MiB
+constexpr uint64_t kMinPoolBytes = 256ull << 20;  // btrfs resizes to nothing smaller
 constexpr auto kDetachDeadline = std::chrono::seconds(2);
 
 // nobarrier: uppers are not promised across a power loss (a pool that saw one is made anew), and
-// flushes would be paid by every neighbour. discard=async: deleted bytes leave the sparse file.
-// commit=10: the space of a deleted volume comes back with a commit.
-constexpr char kMountOptions[] = "nobarrier,discard=async,commit=10";
+// flushes would be paid by every neighbour. commit=10: the space of a deleted volume comes back
+// with a commit. discard: deleted bytes leave the sparse file, but must stay in a preallocated one.
+std::string MountOptions(const PoolShape& shape) {
+  return std::string("nobarrier,commit=10,") + (shape.preallocate ? "nodiscard" : "discard=async");
+}
+
+constexpr unsigned long kMountFlags = MS_NOATIME | MS_NOSUID | MS_NODEV;
 
 Result<bool> IsMountpoint(const std::string& path) {
   struct statx stx = {};
@@ -54,17 +59,35 @@ void AvoidDoubleCopyOnWrite(int fd) {
   (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);  // only slower without
 }
 
+// Gives the file at least its size, and its blocks if they are to be taken now. A failure leaves it
+// as it was.
+Status SizeImage(int image, const PoolShape& shape) {
+  struct stat st = {};
+  if (fstat(image, &st) != 0) return ErrnoError("stat the pool file");
+  off_t size = std::max(st.st_size, static_cast<off_t>(shape.bytes));
+  if (!shape.preallocate) {
+    if (size == st.st_size || ftruncate(image, size) == 0) return OkStatus();
+    return ErrnoError("size the pool file");
+  }
+  if (fallocate(image, 0, 0, size) == 0) return OkStatus();
+  Status status =
+      ErrnoError("take " + std::to_string(size >> 20) + " MiB of the host's disk for the pool");
+  (void)ftruncate(image, st.st_size);  // gives back what was taken; the first error is what counts
+  return status;
+}
+
 // A new, formatted file; appears under its name only when complete.
-Status MakeImage(const PoolPaths& paths, uint64_t bytes) {
-  if (bytes < kMinPoolBytes) {
-    return InvalidArgumentError("a pool of " + std::to_string(bytes) +
+Status MakeImage(const PoolPaths& paths, const PoolShape& shape) {
+  if (shape.bytes < kMinPoolBytes) {
+    return InvalidArgumentError("a pool of " + std::to_string(shape.bytes) +
                                 " bytes is too small; give " + std::to_string(kMinPoolBytes) +
                                 " or more");
   }
   std::string fresh = paths.image + ".new";
   ESKER_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(fresh, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW));
+  ScopeGuard drop([&] { unlink(fresh.c_str()); });
   AvoidDoubleCopyOnWrite(fd.get());
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return ErrnoError("size " + fresh);
+  ESKER_RETURN_IF_ERROR(SizeImage(fd.get(), shape));
   ESKER_ASSIGN_OR_RETURN(CommandOutput mkfs,
                          RunCommand({"mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "single",
                                      "--data", "single", fresh}));
@@ -74,12 +97,13 @@ Status MakeImage(const PoolPaths& paths, uint64_t bytes) {
   }
   if (fsync(fd.get()) != 0) return ErrnoError("fsync " + fresh);
   if (rename(fresh.c_str(), paths.image.c_str()) != 0) return ErrnoError("rename " + fresh);
+  drop.Dismiss();
   return OkStatus();
 }
 
 // Opens the pool file, making it if there is none or if the machine went down with it mounted:
 // without barriers such a file may be torn, and nothing in it was promised.
-Result<UniqueFd> OpenImage(const PoolPaths& paths, uint64_t bytes) {
+Result<UniqueFd> OpenImage(const PoolPaths& paths, const PoolShape& shape) {
   if (PathExists(paths.image) && PathExists(paths.marker)) {
     ESKER_ASSIGN_OR_RETURN(std::string boot, ReadFileToString(paths.marker, 4096));
     if (boot != BootId()) {
@@ -88,16 +112,8 @@ Result<UniqueFd> OpenImage(const PoolPaths& paths, uint64_t bytes) {
       if (unlink(paths.image.c_str()) != 0) return ErrnoError("unlink " + paths.image);
     }
   }
-  if (!PathExists(paths.image)) ESKER_RETURN_IF_ERROR(MakeImage(paths, bytes));
+  if (!PathExists(paths.image)) ESKER_RETURN_IF_ERROR(MakeImage(paths, shape));
   return OpenFile(paths.image, O_RDWR | O_NOFOLLOW);
-}
-
-Status GrowImage(int image, uint64_t bytes) {
-  struct stat st = {};
-  if (fstat(image, &st) != 0) return ErrnoError("stat the pool file");
-  if (static_cast<uint64_t>(st.st_size) >= bytes) return OkStatus();
-  if (ftruncate(image, static_cast<off_t>(bytes)) != 0) return ErrnoError("grow the pool file");
-  return OkStatus();
 }
 
 Status CheckIsOurs(const PoolPaths& paths, int image, int root) {
@@ -113,7 +129,7 @@ Status CheckIsOurs(const PoolPaths& paths, int image, int root) {
   return OkStatus();
 }
 
-Status MountImage(const PoolPaths& paths, int image) {
+Status MountImage(const PoolPaths& paths, int image, const std::string& options) {
   // Found when only the mount is gone, for example with the namespace that it was in, while a
   // sandbox still uses the file system: a second device for the same file would destroy it.
   ESKER_ASSIGN_OR_RETURN(std::optional<LoopDevice> loop, FindLoop(image));
@@ -121,8 +137,8 @@ Status MountImage(const PoolPaths& paths, int image) {
     ESKER_ASSIGN_OR_RETURN(loop, AttachLoop(image));
   }
   ESKER_RETURN_IF_ERROR(ReplaceFileDurably(paths.marker, BootId()));
-  if (mount(loop->path.c_str(), paths.mountpoint.c_str(), "btrfs",
-            MS_NOATIME | MS_NOSUID | MS_NODEV, kMountOptions) != 0) {
+  if (mount(loop->path.c_str(), paths.mountpoint.c_str(), "btrfs", kMountFlags, options.c_str()) !=
+      0) {
     return ErrnoError("mount " + paths.image + " (" + loop->path + ") as btrfs at " +
                       paths.mountpoint);
   }
@@ -130,18 +146,6 @@ Status MountImage(const PoolPaths& paths, int image) {
     Status status = ErrnoError("make " + paths.mountpoint + " private");
     umount2(paths.mountpoint.c_str(), UMOUNT_NOFOLLOW);
     return status;
-  }
-  return OkStatus();
-}
-
-Status CheckWritable(const PoolPaths& paths, int root) {
-  struct statvfs fs = {};
-  if (fstatvfs(root, &fs) != 0) return ErrnoError("statvfs " + paths.mountpoint);
-  if (fs.f_flag & ST_RDONLY) {
-    return Status::FromErrno(EROFS, paths.mountpoint +
-                                        " is read-only since an I/O error (was the host's disk "
-                                        "full?); end its sandboxes, close the store, open it again")
-        .WithCode(Code::kDataLoss);
   }
   return OkStatus();
 }
@@ -176,21 +180,43 @@ Status CheckPoolSupport() {
   return OkStatus();
 }
 
-Result<MountedPool> OpenPool(const PoolPaths& paths, uint64_t bytes) {
+Status CheckPoolWritable(const PoolPaths& paths, int root) {
+  struct statvfs fs = {};
+  if (fstatvfs(root, &fs) != 0) return ErrnoError("statvfs " + paths.mountpoint);
+  if (fs.f_flag & ST_RDONLY) {
+    return Status::FromErrno(EROFS, paths.mountpoint +
+                                        " is read-only since an I/O error (was the host's disk "
+                                        "full?); end its sandboxes, close the store, open it again")
+        .WithCode(Code::kDataLoss);
+  }
+  return OkStatus();
+}
+
+Result<MountedPool> OpenPool(const PoolPaths& paths, const PoolShape& shape) {
   ESKER_RETURN_IF_ERROR(MakeDirectories(paths.mountpoint));
   ESKER_ASSIGN_OR_RETURN(bool mounted, IsMountpoint(paths.mountpoint));
   if (mounted && !PathExists(paths.image)) {
     return FailedPreconditionError("something is mounted at " + paths.mountpoint + ", but " +
                                    paths.image + " is gone; unmount it");
   }
-  ESKER_ASSIGN_OR_RETURN(UniqueFd image, OpenImage(paths, bytes));
-  ESKER_RETURN_IF_ERROR(GrowImage(image.get(), bytes));
-  if (!mounted) ESKER_RETURN_IF_ERROR(MountImage(paths, image.get()));
-
+  ESKER_ASSIGN_OR_RETURN(UniqueFd image, OpenImage(paths, shape));
+  ESKER_RETURN_IF_ERROR(SizeImage(image.get(), shape));
+  std::string options = MountOptions(shape);
+  if (!mounted) ESKER_RETURN_IF_ERROR(MountImage(paths, image.get(), options));
+  // What this call mounted must not stay behind when it fails; declared before the pool's own
+  // descriptor, so that it runs after that is closed.
+  ScopeGuard unmount([&] {
+    if (!mounted) umount2(paths.mountpoint.c_str(), UMOUNT_NOFOLLOW);
+  });
   MountedPool pool;
   ESKER_ASSIGN_OR_RETURN(pool.root, OpenFile(paths.mountpoint, O_RDONLY | O_DIRECTORY));
   ESKER_RETURN_IF_ERROR(CheckIsOurs(paths, image.get(), pool.root.get()));
-  ESKER_RETURN_IF_ERROR(CheckWritable(paths, pool.root.get()));
+  ESKER_RETURN_IF_ERROR(CheckPoolWritable(paths, pool.root.get()));
+  // An already mounted pool, or its other mounts, may have had another shape.
+  if (mount(nullptr, paths.mountpoint.c_str(), nullptr, MS_REMOUNT | kMountFlags,
+            options.c_str()) != 0) {
+    return ErrnoError("set mount options " + options + " of " + paths.mountpoint);
+  }
   ESKER_RETURN_IF_ERROR(GrowFilesystem(image.get(), pool.root.get()));
   ESKER_ASSIGN_OR_RETURN(pool.fs_uuid, btrfs::FilesystemUuid(pool.root.get()));
   ESKER_ASSIGN_OR_RETURN(pool.quotas, btrfs::GetQuotaMode(pool.fs_uuid));
@@ -198,6 +224,7 @@ Result<MountedPool> OpenPool(const PoolPaths& paths, uint64_t bytes) {
     ESKER_RETURN_IF_ERROR(btrfs::EnableQuotas(pool.root.get()));
     ESKER_ASSIGN_OR_RETURN(pool.quotas, btrfs::GetQuotaMode(pool.fs_uuid));
   }
+  unmount.Dismiss();
   return pool;
 }
 

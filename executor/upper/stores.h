@@ -15,7 +15,7 @@ struct StoreHome {
   UniqueFd lock;  // holds the flock
 };
 
-Result<std::unique_ptr<UpperStore>> OpenBtrfsStore(StoreHome home, uint64_t pool_bytes);
+Result<std::unique_ptr<UpperStore>> OpenBtrfsStore(StoreHome home, const PoolShape& shape);
 // `reason`: why it is not btrfs.
 Result<std::unique_ptr<UpperStore>> OpenPlainStore(StoreHome home, std::string reason);
 

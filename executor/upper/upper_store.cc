@@ -64,7 +64,8 @@ Result<std::unique_ptr<UpperStore>> UpperStore::Open(const UpperStoreOptions& op
   ESKER_ASSIGN_OR_RETURN(StoreHome home, LockHome(options.directory));
   std::string reason;
   ESKER_ASSIGN_OR_RETURN(UpperKind kind, DecideKind(options, &reason));
-  auto store = kind == UpperKind::kBtrfs ? OpenBtrfsStore(std::move(home), options.pool_bytes)
+  PoolShape shape = {options.pool_bytes, options.preallocate};
+  auto store = kind == UpperKind::kBtrfs ? OpenBtrfsStore(std::move(home), shape)
                                          : OpenPlainStore(std::move(home), std::move(reason));
   if (!store.ok()) return store.status().Wrap("upper store " + options.directory);
   return store;

@@ -63,15 +63,19 @@ Status Publish(int parent_fd, std::string_view id) {
   return ErrnoError("publish volume " + name);
 }
 
-Status CheckHostSpace(int directory_fd, const std::string& directory) {
+Result<UpperSpace> FilesystemSpace(int fd, const std::string& what) {
   struct statvfs fs = {};
-  if (fstatvfs(directory_fd, &fs) != 0) return ErrnoError("statvfs " + directory);
-  uint64_t available = uint64_t{fs.f_bavail} * fs.f_frsize;
-  uint64_t reserve = std::min(kHostReserve, uint64_t{fs.f_blocks} * fs.f_frsize / 20);
-  if (available >= reserve) return OkStatus();
+  if (fstatvfs(fd, &fs) != 0) return ErrnoError("statvfs " + what);
+  return UpperSpace{uint64_t{fs.f_blocks} * fs.f_frsize, uint64_t{fs.f_bavail} * fs.f_frsize};
+}
+
+Status CheckHostSpace(int directory_fd, const std::string& directory) {
+  ESKER_ASSIGN_OR_RETURN(UpperSpace host, FilesystemSpace(directory_fd, directory));
+  uint64_t reserve = std::min(kHostReserve, host.total / 20);
+  if (host.available >= reserve) return OkStatus();
   return Status::FromErrno(ENOSPC, "the host file system below " + directory + " has " +
-                                       std::to_string(available >> 20) + " MiB left, of which " +
-                                       std::to_string(reserve >> 20) +
+                                       std::to_string(host.available >> 20) +
+                                       " MiB left, of which " + std::to_string(reserve >> 20) +
                                        " MiB are kept; free space or move the data directory");
 }
 

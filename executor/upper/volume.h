@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "executor/upper_store.h"
 
 namespace esker {
 
@@ -19,6 +20,9 @@ Status MakeVolumeDirectories(int volume_fd);
 Result<UniqueFd> OpenDetached(int parent_fd, std::string_view id);
 // Renames staging to final; ALREADY_EXISTS names the id.
 Status Publish(int parent_fd, std::string_view id);
+
+// Total and available bytes of the file system of `fd`; `what` names it in errors.
+Result<UpperSpace> FilesystemSpace(int fd, const std::string& what);
 
 // RESOURCE_EXHAUSTED when the host file system below `directory_fd` is about to fill up. A sparse
 // pool must never meet that: it would see it as an I/O error and go read-only for every sandbox.

@@ -23,6 +23,14 @@ struct UpperStoreOptions {
   std::string directory;              // e.g. DATA/uppers; made if missing; the store's alone
   uint64_t pool_bytes = 64ull << 30;  // size of the sparse pool; a larger one than before grows it
   UpperKind kind = UpperKind::kAuto;
+  // Take all of pool_bytes from the host's file system now (RESOURCE_EXHAUSTED if it has less), so
+  // that a host that fills up later cannot hurt running sandboxes. Else the pool is sparse.
+  bool preallocate = false;
+};
+
+struct UpperSpace {
+  uint64_t total = 0;
+  uint64_t available = 0;  // what new data can take, of the pool and of the host below it
 };
 
 struct UpperUsage {
@@ -73,6 +81,8 @@ class UpperStore {
   virtual Status SetLimit(std::string_view id, uint64_t limit_bytes) = 0;
   // UNIMPLEMENTED on plain.
   virtual Result<UpperUsage> GetUsage(std::string_view id) = 0;
+  // For admission and metrics; costs two statfs calls.
+  virtual Result<UpperSpace> Space() = 0;
   // Missing is OK. The name is free on return, the space some seconds later. Takes 4 us per file
   // that the kernel still caches: seconds for a million, so keep it off a thread that must not
   // wait.
