@@ -1,0 +1,74 @@
+#include "served_blob.h"
+
+#include "base/io.h"
+#include "base/log.h"
+
+namespace esker {
+namespace {
+
+constexpr size_t kMaxMapBytes = 256u << 20;
+
+Result<std::shared_ptr<const BlobLayout>> ReadLayout(const CacheLayout& cache, const BlobId& id) {
+  const std::string path = cache.MapPath(id);
+  ESKER_ASSIGN_OR_RETURN(std::string bytes, ReadFileToString(path, kMaxMapBytes));
+  Result<BlobMap> map = BlobMap::Parse(bytes);
+  if (!map.ok()) return std::move(map).status().Wrap(path);
+  if (map->id != id) return DataLossError(path + " is the map of blob " + map->id.ToHex());
+  return std::make_shared<const BlobLayout>(std::move(*map));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ServedBlob>> ServedBlob::Load(const CacheLayout& cache, const BlobId& id,
+                                                     CacheHealth& health) {
+  ESKER_ASSIGN_OR_RETURN(std::shared_ptr<const BlobLayout> layout, ReadLayout(cache, id));
+  return std::make_shared<ServedBlob>(cache, std::move(layout), health);
+}
+
+ServedBlob::ServedBlob(const CacheLayout& cache, std::shared_ptr<const BlobLayout> layout,
+                       CacheHealth& health)
+    : cache_(cache),
+      id_(layout->map().id),
+      size_bytes_(layout->map().size_bytes),
+      file_(cache, *layout, health),
+      complete_(IsBlobComplete(cache, layout->map().id, layout->map().size_bytes)),
+      layout_(std::move(layout)) {}
+
+std::shared_ptr<const BlobLayout> ServedBlob::layout() const {
+  std::lock_guard lock(mutex_);
+  return layout_;
+}
+
+bool ServedBlob::ReloadLayout() {
+  Result<std::shared_ptr<const BlobLayout>> fresh = ReadLayout(cache_, id_);
+  if (!fresh.ok()) return false;  // the map in memory is as good as before
+  std::lock_guard lock(mutex_);
+  if ((*fresh)->map().generation <= layout_->map().generation) return false;
+  LogInfo("blob-map-reloaded", {{"blob", id_.ToHex()}, {"generation", (*fresh)->map().generation}});
+  layout_ = std::move(*fresh);
+  return true;
+}
+
+size_t ServedBlob::MemoryBytes() const {
+  return sizeof(*this) + layout()->MemoryBytes() + layout()->entry_count() * 2;
+}
+
+ServedBlob::Joined ServedBlob::Join(const std::shared_ptr<const BlobLayout>& layout,
+                                    uint32_t group) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<GroupFetch>& fetch = fetches_[{layout.get(), group}];
+  const bool owner = fetch == nullptr;
+  if (owner) fetch = std::make_shared<GroupFetch>(layout, group);
+  return {fetch, owner};
+}
+
+void ServedBlob::Leave(const GroupFetch& fetch) {
+  std::lock_guard lock(mutex_);
+  fetches_.erase({fetch.layout().get(), fetch.group()});
+}
+
+bool ServedBlob::TakeCompletion() {
+  return !complete_ && file_.AllPresent() && !completion_taken_.exchange(true);
+}
+
+}  // namespace esker

@@ -1,0 +1,62 @@
+// ServedBlob: one blob that the server knows: its layout, its cache file, the fetches under way.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "blob_layout.h"
+#include "cache_file.h"
+#include "group_fetch.h"
+#include "imagefs/cache_layout.h"
+
+namespace esker {
+
+// Thread-safe. Lock order: its mutex is a leaf.
+class ServedBlob {
+ public:
+  // Reads and checks the map file. NOT_FOUND: there is none. DATA_LOSS: it is damaged, or another
+  // blob's.
+  static Result<std::shared_ptr<ServedBlob>> Load(const CacheLayout& cache, const BlobId& id,
+                                                  CacheHealth& health);
+  ServedBlob(const CacheLayout& cache, std::shared_ptr<const BlobLayout> layout,
+             CacheHealth& health);
+
+  const BlobId& id() const { return id_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+  CacheFile& cache_file() { return file_; }
+  std::shared_ptr<const BlobLayout> layout() const;
+  // Reads the map file again: compaction moves chunks and grows its generation. True if there is a
+  // newer one now.
+  bool ReloadLayout();
+  size_t MemoryBytes() const;
+
+  // The fetch of `group` that is under way, or a new one that the caller then owns and must Leave.
+  struct Joined {
+    std::shared_ptr<GroupFetch> fetch;
+    bool owner = false;
+  };
+  Joined Join(const std::shared_ptr<const BlobLayout>& layout, uint32_t group);
+  void Leave(const GroupFetch& fetch);
+
+  // True once per time that all chunks are here: the caller then sees to CacheFile::Complete.
+  bool TakeCompletion();
+  void CompletionFailed() { completion_taken_ = false; }
+  void SetComplete() { complete_ = true; }
+  bool complete() const { return complete_; }
+
+ private:
+  const CacheLayout cache_;
+  const BlobId id_;
+  const uint64_t size_bytes_;
+  CacheFile file_;
+  std::atomic<bool> completion_taken_{false};
+  std::atomic<bool> complete_{false};
+  mutable std::mutex mutex_;  // guards what follows
+  std::shared_ptr<const BlobLayout> layout_;
+  std::map<std::pair<const BlobLayout*, uint32_t>, std::shared_ptr<GroupFetch>> fetches_;
+};
+
+}  // namespace esker
