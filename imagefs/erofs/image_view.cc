@@ -208,8 +208,7 @@ Status ImageView::SetFlat(InodeView& inode, uint32_t u) const {
     --inode.block_count;
     inode.tail_bytes = inode.size - inode.block_count * kBlockSize;
     // Whole blocks again: what does not cross one is inside the image.
-    if (inode.tail_offset >= image_.size() ||
-        inode.tail_offset % kBlockSize + inode.tail_bytes > kBlockSize) {
+    if (inode.offset % kBlockSize + (inode.end() - inode.offset) > kBlockSize) {
       return BadInode(inode.nid, "inline content crosses a block");
     }
   }

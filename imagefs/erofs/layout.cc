@@ -129,13 +129,12 @@ class Planner {
     return 0;
   }
 
-  // Inline content must not cross a block: here if it fits, else in the next block if that wastes
-  // less than a block of its own would.
+  // An inode with inline content lies in one block as a whole (kernels before 6.15 refuse symbolic
+  // links otherwise): here if it fits, else in the next block if that wastes less than a block of
+  // its own would.
   bool PlaceInline(PlacedInode& placed, uint64_t bytes) {
-    auto fits_at = [&](uint64_t offset) {
-      const uint64_t begin = offset + placed.core_bytes() + placed.xattr_bytes;
-      return begin % kBlockSize + bytes <= kBlockSize;
-    };
+    const uint64_t whole = placed.core_bytes() + placed.xattr_bytes + bytes;
+    auto fits_at = [&](uint64_t offset) { return offset % kBlockSize + whole <= kBlockSize; };
     if (fits_at(placed.offset)) return true;
     const uint64_t next_block = RoundUp(placed.offset, kBlockSize);
     const uint64_t skipped = next_block - placed.offset;

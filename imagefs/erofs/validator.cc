@@ -163,7 +163,8 @@ class Validator {
 Result<Summary> Validate(std::span<const uint8_t> image, const ValidateLimits& limits) {
   ImageView view(image);
   ESKER_RETURN_IF_ERROR(view.ReadSuperBlock());
-  if (view.device_blocks() > BlocksOf(limits.data_device_bytes)) {
+  // A last block that is not whole does not count: the kernel cannot read it.
+  if (view.device_blocks() > limits.data_device_bytes / kBlockSize) {
     return DataLossError(fmt::format(
         "EROFS metadata image: wants a data device of {} blocks, but the data has {} bytes",
         view.device_blocks(), limits.data_device_bytes));

@@ -151,7 +151,13 @@ class Writer {
   std::string image_;
 };
 
-Status CheckDevice(const Tree::Impl& tree, uint64_t device_blocks) {
+Status CheckDevice(const Tree::Impl& tree, uint64_t device_bytes) {
+  if (device_bytes % kBlockSize != 0) {
+    return InvalidArgumentError(
+        fmt::format("a data device of {} bytes: pad it with zeros to whole blocks of {} bytes",
+                    device_bytes, kBlockSize));
+  }
+  const uint64_t device_blocks = device_bytes / kBlockSize;
   if (device_blocks >= kNullBlock) {
     return ResourceExhaustedError(fmt::format(
         "a data device of {} blocks is beyond EROFS's 32-bit block numbers", device_blocks));
@@ -170,11 +176,10 @@ Status CheckDevice(const Tree::Impl& tree, uint64_t device_blocks) {
 }  // namespace
 
 Result<std::string> WriteMetadata(const Tree& tree, const WriteOptions& options) {
-  const uint64_t device_blocks = BlocksOf(options.data_device_bytes);
-  ESKER_RETURN_IF_ERROR(CheckDevice(tree.impl(), device_blocks));
+  ESKER_RETURN_IF_ERROR(CheckDevice(tree.impl(), options.data_device_bytes));
   const uint64_t max_bytes = std::min(options.max_metadata_bytes, kNullBlock * kBlockSize);
   ESKER_ASSIGN_OR_RETURN(ImagePlan plan, PlanImage(tree.impl(), max_bytes));
-  return Writer(tree.impl(), plan, device_blocks).Run();
+  return Writer(tree.impl(), plan, options.data_device_bytes / kBlockSize).Run();
 }
 
 }  // namespace esker::erofs

@@ -89,13 +89,16 @@ class Tree {
 };
 
 struct WriteOptions {
-  uint64_t data_device_bytes = 0;  // size of the data blob; 0: the image has no extra device
+  // Size of the data blob, whole 4096-byte blocks (Linux answers EIO for a block that the file does
+  // not hold in full: pad the blob with zeros); 0: the image has no extra device.
+  uint64_t data_device_bytes = 0;
   // A small tree may need a huge image (a file of terabytes with 4096-byte extents).
   uint64_t max_metadata_bytes = uint64_t{1} << 30;
 };
 // The metadata image, a multiple of 4096 bytes. Deterministic: same tree, same bytes (the build
 // time and UUID in the super block are derived from content). RESOURCE_EXHAUSTED beyond EROFS's
-// limits or max_metadata_bytes; INVALID_ARGUMENT: an extent ends beyond the device.
+// limits or max_metadata_bytes; INVALID_ARGUMENT: an extent ends beyond the device, or the
+// device is not whole blocks.
 Result<std::string> WriteMetadata(const Tree& tree, const WriteOptions& options);
 
 struct Summary {
@@ -105,7 +108,7 @@ struct Summary {
 };
 struct ValidateLimits {
   uint64_t max_inodes = 20'000'000;
-  uint64_t data_device_bytes = 0;  // extents must lie inside this
+  uint64_t data_device_bytes = 0;  // extents must lie inside the whole blocks of this
 };
 // Walks everything the kernel would parse: super block (checksum, features we use and no others),
 // every inode reachable and none twice but through hard links with right counts, directories sorted
