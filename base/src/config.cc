@@ -41,6 +41,7 @@ struct Config::Impl {
 Config::Config(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Config::~Config() = default;
 Config::Config(Config&&) noexcept = default;
+Config& Config::operator=(Config&&) noexcept = default;
 
 Config Config::Empty() { return Config(std::make_unique<Impl>()); }
 

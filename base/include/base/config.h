@@ -22,6 +22,7 @@ class Config {
   static Config Empty();
   ~Config();
   Config(Config&&) noexcept;
+  Config& operator=(Config&&) noexcept;
 
   std::string GetString(std::string_view key, std::string_view fallback);
   int64_t GetInt(std::string_view key, int64_t fallback);

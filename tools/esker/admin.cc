@@ -1,0 +1,166 @@
+// esker gc, index rebuild, key, status, version
+
+#include <cstdio>
+
+#include "esker/v1/admin.grpc.pb.h"
+#include "gateway/keys.h"
+#include "output.h"
+#include "verbs.h"
+#include "version.h"
+
+namespace esker::cli {
+namespace {
+
+Status CollectGarbage(const GlobalOptions& options, double grace_seconds) {
+  auto stub = v1::AdminService::NewStub(OpenChannel(options));
+  grpc::ClientContext context;
+  Prepare(options, &context);
+  v1::CollectGarbageRequest request;
+  request.set_grace_ms(grace_seconds < 0 ? -1 : static_cast<int64_t>(grace_seconds * 1000));
+  v1::CollectGarbageResponse response;
+  ESKER_RETURN_IF_ERROR(FromGrpc(stub->CollectGarbage(&context, request, &response), context));
+  if (options.json) {
+    PrintJson(response);
+  } else {
+    std::printf("%llu packs deleted (%s), %llu condemned, %llu live; %llu images live\n",
+                static_cast<unsigned long long>(response.packs_deleted()),
+                HumanBytes(response.bytes_deleted()).c_str(),
+                static_cast<unsigned long long>(response.packs_condemned()),
+                static_cast<unsigned long long>(response.packs_live()),
+                static_cast<unsigned long long>(response.images_live()));
+  }
+  return OkStatus();
+}
+
+Status RebuildIndex(const GlobalOptions& options) {
+  auto stub = v1::AdminService::NewStub(OpenChannel(options));
+  grpc::ClientContext context;
+  Prepare(options, &context);
+  auto reader = stub->RebuildIndex(&context, v1::RebuildIndexRequest());
+  v1::RebuildIndexEvent event;
+  ProgressLine progress;
+  while (reader->Read(&event)) {
+    progress.Show(std::to_string(event.done()) + " of " + std::to_string(event.total()) + " packs");
+    if (!event.finished()) continue;
+    progress.Finish();
+    if (options.json) {
+      PrintJson(event);
+    } else {
+      std::printf("%llu packs, %llu images, %llu tags, %llu damaged\n",
+                  static_cast<unsigned long long>(event.total()),
+                  static_cast<unsigned long long>(event.images()),
+                  static_cast<unsigned long long>(event.tags()),
+                  static_cast<unsigned long long>(event.damaged()));
+      for (const std::string& name : event.damaged_names()) std::printf("  %s\n", name.c_str());
+    }
+  }
+  return FromGrpc(reader->Finish(), context);
+}
+
+Status ShowStatus(const GlobalOptions& options) {
+  auto stub = v1::AdminService::NewStub(OpenChannel(options));
+  grpc::ClientContext context;
+  Prepare(options, &context);
+  v1::GetStatusResponse response;
+  ESKER_RETURN_IF_ERROR(
+      FromGrpc(stub->GetStatus(&context, v1::GetStatusRequest(), &response), context));
+  if (options.json) {
+    PrintJson(response);
+    return OkStatus();
+  }
+  std::printf("node       %s\nstore      %s (%s in %llu packs, %llu chunks)\n",
+              response.node_id().c_str(), response.store().c_str(),
+              HumanBytes(response.store_bytes()).c_str(),
+              static_cast<unsigned long long>(response.packs()),
+              static_cast<unsigned long long>(response.chunks()));
+  std::printf(
+      "images     %llu\nsandboxes  %llu\nprocesses  server %lld, keeper %lld, blob server %lld\n",
+      static_cast<unsigned long long>(response.images()),
+      static_cast<unsigned long long>(response.sandboxes()),
+      static_cast<long long>(response.server_pid()), static_cast<long long>(response.keeper_pid()),
+      static_cast<long long>(response.blob_server_pid()));
+  return OkStatus();
+}
+
+// Keys are a file of the server's: made on its machine by whoever may write that file.
+Status CreateKey(const std::string& file, const std::string& name, const std::string& project,
+                 bool admin) {
+  KeyFile keys(file);
+  ESKER_ASSIGN_OR_RETURN(std::string secret, keys.Create(name, project, admin));
+  std::printf("%s\n", secret.c_str());
+  return OkStatus();
+}
+
+Status ListKeys(const std::string& file) {
+  KeyFile keys(file);
+  ESKER_ASSIGN_OR_RETURN(std::vector<ApiKey> all, keys.List());
+  std::vector<std::vector<std::string>> rows = {{"NAME", "PROJECT", "ROLE"}};
+  for (const ApiKey& key : all) {
+    rows.push_back({key.name, key.project, key.admin ? "admin" : "user"});
+  }
+  PrintTable(rows);
+  return OkStatus();
+}
+
+Status RemoveKey(const std::string& file, const std::string& name) {
+  KeyFile keys(file);
+  ESKER_ASSIGN_OR_RETURN(bool removed, keys.Remove(name));
+  return removed ? OkStatus() : NotFoundError("there is no key named " + name + " in " + file);
+}
+
+}  // namespace
+
+void AddAdmin(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
+  struct Arguments {
+    double grace = -1;
+    std::string keys_file = "/var/lib/esker/keys", name, project = "*";
+    bool admin = false;
+  };
+  auto args = std::make_shared<Arguments>();
+  auto choose = [&options, &chosen](std::function<Status()> work) {
+    return [&options, &chosen, work = std::move(work)] {
+      chosen = [&options, work] {
+        Status status = work();
+        return status.ok() ? 0 : ReportFailure(options, status);
+      };
+    };
+  };
+
+  CLI::App* gc = app.add_subcommand("gc", "delete what nothing needs any more");
+  gc->add_option("--grace", args->grace,
+                 "seconds that condemned packs stay (default: the server's)");
+  gc->callback(choose([=, &options] { return CollectGarbage(options, args->grace); }));
+
+  CLI::App* index = app.add_subcommand("index", "the index of the store");
+  index->require_subcommand(1);
+  index->add_subcommand("rebuild", "build it anew from the store")->callback(choose([&options] {
+    return RebuildIndex(options);
+  }));
+
+  app.add_subcommand("status", "what the server holds")->callback(choose([&options] {
+    return ShowStatus(options);
+  }));
+
+  CLI::App* key = app.add_subcommand("key", "API keys for TCP clients (on the server's machine)");
+  key->require_subcommand(1);
+  key->add_option("--file", args->keys_file, "key file (default /var/lib/esker/keys)");
+  CLI::App* create = key->add_subcommand("create", "make a key and print it, once");
+  create->add_option("name", args->name, "its name")->required();
+  create->add_option("--project", args->project, "the project it is bound to (default: all)");
+  create->add_flag("--admin", args->admin, "may collect garbage and rebuild the index");
+  create->callback(
+      choose([=] { return CreateKey(args->keys_file, args->name, args->project, args->admin); }));
+  key->add_subcommand("ls", "list keys")->callback(choose([=] {
+    return ListKeys(args->keys_file);
+  }));
+  CLI::App* remove = key->add_subcommand("rm", "remove a key");
+  remove->add_option("name", args->name, "its name")->required();
+  remove->callback(choose([=] { return RemoveKey(args->keys_file, args->name); }));
+
+  app.add_subcommand("version", "print the version")->callback(choose([&options]() -> Status {
+    std::printf(options.json ? "{\"version\":\"%s\"}\n" : "esker %s\n", ESKER_VERSION);
+    return OkStatus();
+  }));
+}
+
+}  // namespace esker::cli

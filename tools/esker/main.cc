@@ -1,0 +1,34 @@
+// esker: the command line of Esker.
+
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "verbs.h"
+
+int main(int argc, char** argv) {
+  // A closed pipe is an error to report, not a reason to die.
+  ::signal(SIGPIPE, SIG_IGN);
+
+  esker::cli::GlobalOptions options;
+  esker::cli::Chosen chosen;
+  CLI::App app{"Esker: sandboxes for agents, from lazily loaded images"};
+  app.require_subcommand(1);
+  app.fallthrough();
+  const char* address = std::getenv("ESKER_ADDRESS");
+  const char* key = std::getenv("ESKER_API_KEY");
+  options.address = address != nullptr ? address : "unix:/var/lib/esker/run/esker.sock";
+  options.key = key != nullptr ? key : "";
+  app.add_option("--address", options.address,
+                 "server: unix:/path/to/esker.sock or HOST:PORT (env ESKER_ADDRESS)");
+  app.add_option("--key", options.key, "API key, needed with HOST:PORT (env ESKER_API_KEY)");
+  app.add_flag("--json", options.json, "print JSON, one object a line");
+
+  esker::cli::AddServe(app, options, chosen);
+  esker::cli::AddImage(app, options, chosen);
+  esker::cli::AddSandbox(app, options, chosen);
+  esker::cli::AddSnapshot(app, options, chosen);
+  esker::cli::AddAdmin(app, options, chosen);
+  CLI11_PARSE(app, argc, argv);
+  return chosen();
+}

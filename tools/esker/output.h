@@ -1,0 +1,32 @@
+// What the CLI prints: tables for people, JSON for programs.
+#pragma once
+
+#include <google/protobuf/message.h>
+#include <google/protobuf/timestamp.pb.h>
+
+#include <string>
+#include <vector>
+
+namespace esker::cli {
+
+// One line of JSON with the proto's field names.
+void PrintJson(const google::protobuf::Message& message);
+// Columns padded to their widest cell; the first row is the heading. Control bytes are escaped.
+void PrintTable(const std::vector<std::vector<std::string>>& rows);
+
+std::string HumanBytes(uint64_t bytes);                               // "12.3 MiB"
+std::string HumanTime(const google::protobuf::Timestamp& timestamp);  // "2026-11-30 16:18:51", UTC
+std::string ShortId(const std::string& hex);                          // first 12 digits
+
+// One changing line on standard error when it is a terminal, else a line every few seconds.
+class ProgressLine {
+ public:
+  void Show(const std::string& text);
+  void Finish();
+
+ private:
+  int64_t last_ns_ = 0;
+  bool shown_ = false;
+};
+
+}  // namespace esker::cli

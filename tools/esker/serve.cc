@@ -1,0 +1,226 @@
+// esker serve: index, node and gateway in one process.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/config.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "base/socket.h"
+#include "gateway/gateway.h"
+#include "verbs.h"
+#include "version.h"
+
+namespace esker::cli {
+namespace {
+
+struct ServeOptions {
+  std::string config_path;
+  std::string data;
+  std::string store;
+  std::string listen;
+  std::string roles;
+  bool drain = false;
+};
+
+struct ServerConfig {
+  NodeOptions node;
+  IndexOptions index;
+  GatewayOptions gateway;
+  std::string data, store;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+Result<LogLevel> ParseLogLevel(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return InvalidArgumentError("log.level must be debug, info, warning or error, not " + name);
+}
+
+std::string OwnDirectory() {
+  char path[4096];
+  ssize_t n = ::readlink("/proc/self/exe", path, sizeof(path));
+  std::string text(path, n > 0 ? static_cast<size_t>(n) : 0);
+  return text.substr(0, text.rfind('/'));
+}
+
+std::string Absolute(const std::string& path) {
+  if (path.empty() || path[0] == '/') return path;
+  char cwd[4096];
+  return ::getcwd(cwd, sizeof(cwd)) == nullptr ? path : std::string(cwd) + "/" + path;
+}
+
+// Command line before file before default. Every key that the file may have is read here.
+Result<ServerConfig> LoadConfig(const ServeOptions& options) {
+  Config file = Config::Empty();
+  if (!options.config_path.empty()) {
+    ESKER_ASSIGN_OR_RETURN(file, Config::Load(options.config_path));
+  }
+  ServerConfig c;
+  auto pick = [&](const std::string& flag, std::string_view key, const std::string& fallback) {
+    std::string from_file = file.GetString(key, fallback);
+    return flag.empty() ? from_file : flag;
+  };
+  c.data = Absolute(pick(options.data, "data", "/var/lib/esker"));
+  c.store = Absolute(pick(options.store, "store", c.data + "/store"));
+  c.gateway.listen = pick(options.listen, "gateway.listen", "127.0.0.1:7070");
+  c.gateway.unix_socket = file.GetString("gateway.unix_socket", c.data + "/run/esker.sock");
+  c.gateway.keys_file = file.GetString("gateway.keys_file", c.data + "/keys");
+  c.gateway.version = ESKER_VERSION;
+  c.gateway.default_gc_grace_ms = file.GetInt("index.gc_grace_seconds", 3600) * 1000;
+  c.index.db_directory = c.data + "/index";
+  c.node.data_directory = c.data + "/node";
+  c.node.cache_directory = Absolute(file.GetString("node.cache", c.data + "/cache"));
+  c.node.binary_directory = file.GetString("node.programs", OwnDirectory());
+  c.node.node_id = file.GetString("node.id", "");
+  c.node.max_sandboxes = static_cast<uint32_t>(file.GetInt("node.max_sandboxes", 3000));
+  c.node.default_memory_bytes = static_cast<uint64_t>(file.GetInt("node.memory_mb", 512)) << 20;
+  c.node.default_disk_bytes = static_cast<uint64_t>(file.GetInt("node.disk_mb", 10240)) << 20;
+  c.node.default_pids = static_cast<uint64_t>(file.GetInt("node.pids", 1024));
+  c.node.default_ttl_ms = file.GetInt("node.ttl_seconds", 3600) * 1000;
+  c.node.upper_pool_bytes = static_cast<uint64_t>(file.GetInt("node.upper_pool_mb", 0)) << 20;
+  c.node.upper_kind = file.GetString("node.upper", "auto");
+  ESKER_ASSIGN_OR_RETURN(c.log_level, ParseLogLevel(file.GetString("log.level", "info")));
+  std::string roles = pick(options.roles, "roles", "gateway,index,node");
+  ESKER_RETURN_IF_ERROR(file.Finish());
+  if (roles != "gateway,index,node") {
+    return UnimplementedError("roles " + roles +
+                              ": this version runs gateway, index and node in one process; use "
+                              "--roles=gateway,index,node");
+  }
+  return c;
+}
+
+// One server per data directory. The lock goes with the process, however it ends.
+Result<UniqueFd> LockData(const std::string& data) {
+  ESKER_RETURN_IF_ERROR(MakeDirectories(data));
+  ESKER_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(data + "/lock", O_RDWR | O_CREAT, 0600));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno == EWOULDBLOCK) {
+    return FailedPreconditionError("another esker server is running on " + data +
+                                   "; stop it, or choose another --data directory");
+  }
+  return ErrnoError("lock " + data + "/lock");
+}
+
+Result<std::unique_ptr<Store>> OpenOrMakeStore(const std::string& path) {
+  if (!PathExists(path + "/format")) {
+    ESKER_RETURN_IF_ERROR(MakeDirectories(path));
+    ESKER_RETURN_IF_ERROR(Store::Initialise(path));
+  }
+  return Store::Open(path);
+}
+
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    LogWarning("could not raise the descriptor limit", {{"hard", limit.rlim_max}});
+  }
+}
+
+// The service manager's readiness protocol (sd_notify(3)): a datagram to $NOTIFY_SOCKET.
+void NotifyReady() {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address = {};
+  if (path == nullptr || std::strlen(path) >= sizeof(address.sun_path)) return;
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path, std::strlen(path));
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
+  UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
+  ssize_t ignored = ::sendto(socket.get(), "READY=1", 7, MSG_NOSIGNAL,
+                             reinterpret_cast<sockaddr*>(&address), size);
+  (void)ignored;  // nobody waits for it, or the manager's own time-out says so
+}
+
+class SignalWaiter {
+ public:
+  // Before any thread exists, so that all inherit the mask.
+  SignalWaiter() {
+    ::sigemptyset(&set_);
+    ::sigaddset(&set_, SIGTERM);
+    ::sigaddset(&set_, SIGINT);
+    ::sigprocmask(SIG_BLOCK, &set_, nullptr);
+  }
+  int Wait() {
+    int signal = 0;
+    while (::sigwait(&set_, &signal) != 0) {
+    }
+    return signal;
+  }
+
+ private:
+  sigset_t set_;
+};
+
+Status Serve(const ServeOptions& options) {
+  if (::geteuid() != 0) {
+    return PermissionDeniedError(
+        "esker serve must run as root: it mounts file systems and makes "
+        "namespaces and cgroups");
+  }
+  ESKER_ASSIGN_OR_RETURN(ServerConfig config, LoadConfig(options));
+  InitLog("esker", config.log_level);
+  SignalWaiter signals;
+  RaiseDescriptorLimit();
+  ESKER_ASSIGN_OR_RETURN(UniqueFd lock, LockData(config.data));
+  ESKER_RETURN_IF_ERROR(MakeDirectories(config.data + "/run"));
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenOrMakeStore(config.store));
+  char host[256] = "unknown";
+  ::gethostname(host, sizeof(host) - 1);
+  config.index.claimant = std::string(host) + ":" + config.data;
+  config.index.on_progress = [](uint64_t done, uint64_t total) {
+    if (done % 1000 == 0) LogInfo("reading packs", {{"done", done}, {"total", total}});
+  };
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Index> index, Index::Open(*store, config.index));
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Node> node, Node::Open(*store, *index, config.node));
+  if (options.drain) {
+    ESKER_RETURN_IF_ERROR(node->Drain());
+    LogInfo("drained", {{"data", config.data}});
+    return OkStatus();
+  }
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Gateway> gateway,
+                         Gateway::Start(config.gateway, *store, *index, *node));
+  LogInfo("ready", {{"socket", config.gateway.unix_socket},
+                    {"listen", config.gateway.listen},
+                    {"port", gateway->port()},
+                    {"store", config.store},
+                    {"node", node->node_id()}});
+  NotifyReady();
+  int signal = signals.Wait();
+  LogInfo("stopping; sandboxes go on", {{"signal", signal}});
+  return OkStatus();
+}
+
+}  // namespace
+
+void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
+  auto serve = std::make_shared<ServeOptions>();
+  CLI::App* sub = app.add_subcommand("serve", "run the server (SIGTERM leaves sandboxes running)");
+  sub->add_option("--config", serve->config_path, "TOML file; command-line options go before it");
+  sub->add_option("--data", serve->data, "data directory (default /var/lib/esker)");
+  sub->add_option("--store", serve->store, "store directory (default DATA/store)");
+  sub->add_option("--listen", serve->listen, "TCP address (default 127.0.0.1:7070)");
+  sub->add_option("--roles", serve->roles, "roles of this process (default gateway,index,node)");
+  sub->add_flag("--drain", serve->drain, "end all sandboxes of the data directory, then exit");
+  sub->callback([=, &options, &chosen] {
+    chosen = [=, &options] {
+      Status status = Serve(*serve);
+      return status.ok() ? 0 : ReportFailure(options, status);
+    };
+  });
+}
+
+}  // namespace esker::cli

@@ -1,0 +1,21 @@
+// The CLI's verbs. Each Add function declares its sub-commands on the application; the function
+// that a parsed command line chose is left in `Chosen` and returns the process's exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "client.h"
+
+namespace esker::cli {
+
+using Chosen = std::function<int()>;
+
+void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen);
+void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen);
+void AddSandbox(CLI::App& app, GlobalOptions& options, Chosen& chosen);
+void AddSnapshot(CLI::App& app, GlobalOptions& options, Chosen& chosen);
+void AddAdmin(CLI::App& app, GlobalOptions& options,
+              Chosen& chosen);  // gc, index, key, status, version
+
+}  // namespace esker::cli
