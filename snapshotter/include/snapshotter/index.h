@@ -65,6 +65,21 @@ class Lease {
   virtual ~Lease() = default;
 };
 
+// Deduplication answers for one import, and what garbage collection must leave alone meanwhile:
+// every chunk and layer it reported, and every pack that was registered after it was started. Start
+// it before anything is written, end it after the image is published. Must not outlive the index.
+class ImportSession : public ChunkLookup {
+ public:
+  // As Index::FindLayer; the layer's blobs stay until the session ends.
+  virtual Result<std::optional<ImageLayer>> UseLayer(const std::string& diff_id) = 0;
+  // A layer of a registered pack, for later sessions to find (until its blobs are collected).
+  virtual Status RememberLayer(const ImageLayer& layer) = 0;
+  // Waits until no other session imports this diff_id, then is the only one that does until the
+  // result is destroyed. `cancelled` (may be empty) is polled; true ends with CANCELLED.
+  virtual Result<std::unique_ptr<Lease>> ClaimLayer(const std::string& diff_id,
+                                                    const std::function<bool()>& cancelled) = 0;
+};
+
 class Index {
  public:
   // Claims the store (owner epoch), opens or creates the database, reconciles it with the store.
@@ -73,9 +88,11 @@ class Index {
   virtual ~Index() = default;
 
   // --- packs, chunks, blobs -------------------------------------------------------------------
-  // Deduplication answers for one import. Every chunk it reports stays until it is destroyed.
-  virtual std::unique_ptr<ChunkLookup> StartImport() = 0;
-  // Indexes a published pack (chunks, blobs, manifests). Idempotent.
+  // Waits while garbage collection sweeps temporary files (a directory listing).
+  virtual std::unique_ptr<ImportSession> StartImport() = 0;
+  // Indexes a published pack (chunks, blobs, manifests). Idempotent. Images whose manifests it
+  // holds exist from then on, unless a tombstone in the store says deleted. ABORTED: garbage
+  // collection removed the very same pack a moment ago (or it is not visible yet): import again.
   virtual Status RegisterPack(const PackWriter::Published& pack) = 0;
   // The blob's list with current locations. NOT_FOUND, or DATA_LOSS if a chunk has no location.
   virtual Result<BlobMap> GetBlobMap(const BlobId& id) = 0;
@@ -94,20 +111,23 @@ class Index {
   // Makes the image unreachable (its tags too); the bytes go at garbage collection once no lease
   // and no other image needs them. FAILED_PRECONDITION while it has tags and !force.
   virtual Status DeleteImage(const ImageId& id, bool force) = 0;
+  // Durable on return. The image that had the name before is treated as by DeleteTag.
   virtual Status SetTag(const std::string& name, const ImageId& id) = 0;
   // Removes a tag; an image of kind "image" that loses its last tag is deleted with it.
   virtual Status DeleteTag(const std::string& name) = 0;
 
-  // --- leases and garbage collection
-  // -------------------------------------------------------------- NOT_FOUND if the image does not
-  // exist any more. The lease keeps its blobs even when the image is deleted meanwhile. Leases live
-  // in memory: holders take them again after a restart, before EnableGc().
+  // --- leases and garbage collection ----------------------------------------------------------
+  // NOT_FOUND if the image does not exist any more. The lease keeps its blobs, in every pack that
+  // holds a part of them, even when the image is deleted meanwhile. Leases live in memory: holders
+  // take them again after a restart, before EnableGc().
   virtual Result<std::unique_ptr<Lease>> LeaseImage(const ImageId& id,
                                                     const std::string& holder) = 0;
   // Garbage collection refuses (FAILED_PRECONDITION) until this was called: nodes call it when they
   // hold their leases again.
   virtual void EnableGc() = 0;
-  // Mark from live images and leases, sweep whole packs. Runs beside imports and creates.
+  // Mark from live images and leases, sweep whole packs. Runs beside imports and creates; one at a
+  // time. FAILED_PRECONDITION too while a pack of the store cannot be read: what it refers to would
+  // be taken for unused.
   virtual Result<GcReport> CollectGarbage(const GcOptions& options) = 0;
 
   // Forgets the database's content and builds it anew from the store; damaged packs are skipped and
@@ -116,6 +136,7 @@ class Index {
       const std::function<void(uint64_t done, uint64_t total)>& on_progress) = 0;
 
   struct Stats {
+    // chunks: copies of chunks, summed over packs; images: those that exist (not deleted).
     uint64_t packs = 0, chunks = 0, blobs = 0, images = 0, tags = 0, store_bytes = 0;
   };
   virtual Result<Stats> GetStats() = 0;

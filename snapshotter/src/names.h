@@ -1,0 +1,16 @@
+// Names of images: what nearest name a person may have meant.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace esker {
+
+// Levenshtein distance of two byte strings, at most `limit` + 1.
+size_t EditDistance(std::string_view a, std::string_view b, size_t limit);
+// Up to three of `names`, nearest first, none that is plainly something else.
+std::vector<std::string> NearestNames(std::string_view wanted,
+                                      const std::vector<std::string>& names);
+
+}  // namespace esker
