@@ -11,6 +11,9 @@ set(CMAKE_CXX_FLAGS_DEV "-O1 -g1")
 set(CMAKE_C_FLAGS_DEV "-O1 -g1")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 
+# Programs look for each other in their own directory, so all stand in one; tests stand elsewhere.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
 set(ESKER_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address,undefined or thread")
 option(ESKER_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 

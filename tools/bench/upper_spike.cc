@@ -2,7 +2,7 @@
 // docs/decisions/0001-upper.md come from here.
 //
 //   g++ -std=c++20 -O2 -pthread tools/bench/upper_spike.cc -o upper_spike
-//   sudo ./upper_spike DIR BACKEND[,BACKEND...] [limit|inodes|create|snapshot|latency ...]
+//   sudo ./upper_spike DIR BACKEND[,BACKEND...] [limit|inodes|create|snapshot|clones|latency ...]
 //
 // Backends: btrfs-squota btrfs-qgroup btrfs-none (suffix -dio: loop with direct I/O, -nb: also
 // nobarrier), ext4-loop, xfs-loop, tmpfs, plain. All mounts live in a private mount namespace and
@@ -218,11 +218,10 @@ struct LoopImage : Backend {
     std::string image = Path(i) + ".img";
     MakeSparse(image, limit);
     if (xfs) {
-      Run({"mkfs.xfs", "-q", "-f", "-m", "reflink=1", image});
+      Run({"mkfs.xfs", "-q", "-f", "-s", "size=4096", "-m", "reflink=1", image});
     } else {
       Run({"mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E",
-           "lazy_itable_init=1,lazy_journal_init=1",
-           image});
+           "lazy_itable_init=1,lazy_journal_init=1", image});
     }
     mkdir(Path(i).c_str(), 0700);
     MountLoop(image, Path(i), xfs ? "xfs" : "ext4", "", true);
@@ -298,9 +297,45 @@ struct Btrfs : Backend {
     close(fd);
   }
   void DropSnapshot(int i) override { DestroyName("s" + std::to_string(i)); }
+  void Clone(int from, int to, uint64_t limit) {
+    int fd = open(Path(from).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    btrfs_ioctl_vol_args_v2 args = {};
+    args.fd = fd;
+    snprintf(args.name, sizeof args.name, "v%d", to);
+    Check(ioctl(pool_fd, BTRFS_IOC_SNAP_CREATE_V2, &args) == 0, "SNAP_CREATE_V2");
+    close(fd);
+    if (quota == kNone) return;
+    fd = open(Path(to).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    btrfs_ioctl_qgroup_limit_args lim = {};
+    lim.lim.flags = BTRFS_QGROUP_LIMIT_MAX_RFER;
+    lim.lim.max_rfer = limit;
+    Check(ioctl(fd, BTRFS_IOC_QGROUP_LIMIT, &lim) == 0, "QGROUP_LIMIT");
+    close(fd);
+  }
+  // Flags of the quota status item, and how many quota groups there are.
+  std::pair<uint64_t, int> QuotaState() {
+    btrfs_ioctl_search_args s = {};
+    s.key.tree_id = BTRFS_QUOTA_TREE_OBJECTID;
+    s.key.min_type = BTRFS_QGROUP_STATUS_KEY;
+    s.key.max_type = BTRFS_QGROUP_INFO_KEY;
+    s.key.max_offset = s.key.max_transid = UINT64_MAX;
+    s.key.nr_items = 1000;
+    if (ioctl(pool_fd, BTRFS_IOC_TREE_SEARCH, &s) != 0) return {0, -1};
+    std::pair<uint64_t, int> out = {0, 0};
+    char* at = s.buf;
+    for (unsigned i = 0; i < s.key.nr_items; ++i) {
+      btrfs_ioctl_search_header h;
+      memcpy(&h, at, sizeof h);
+      if (h.type == BTRFS_QGROUP_STATUS_KEY) {
+        out.first = reinterpret_cast<btrfs_qgroup_status_item*>(at + sizeof h)->flags;
+      } else {
+        ++out.second;
+      }
+      at += sizeof h + h.len;
+    }
+    return out;
+  }
   int64_t Usage(int i) override {
-    struct stat st;
-    (void)st;
     syncfs(pool_fd);
     int fd = open(Path(i).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     btrfs_ioctl_ino_lookup_args look = {};
@@ -314,7 +349,8 @@ struct Btrfs : Backend {
     s.key.max_transid = UINT64_MAX;
     s.key.nr_items = 1;
     if (ioctl(pool_fd, BTRFS_IOC_TREE_SEARCH, &s) != 0 || s.key.nr_items == 0) return -1;
-    auto* item = reinterpret_cast<btrfs_qgroup_info_item*>(s.buf + sizeof(btrfs_ioctl_search_header));
+    auto* item =
+        reinterpret_cast<btrfs_qgroup_info_item*>(s.buf + sizeof(btrfs_ioctl_search_header));
     return item->rfer;
   }
 };
@@ -387,12 +423,13 @@ void TestLimit(Backend& b) {
   int64_t usage = b.Usage(1);
   // Can a full sandbox free space again?
   bool freed = unlink((at + "/fill0").c_str()) == 0;
-  printf("%-16s limit: %.1f MiB asked, accepted %.3f MiB (over %+.3f), usage then %+.3f over, %s, "
-         "%.0f MB/s, rm when full %s\n",
-         b.name.c_str(), kLimit / 1048576.0, accepted / 1048576.0,
-         (static_cast<double>(accepted) - kLimit) / kMiB,
-         (static_cast<double>(usage) - kLimit) / kMiB, error ? strerror(error) : "never stopped",
-         accepted / ms / 1000, freed ? "works" : strerror(errno));
+  printf(
+      "%-16s limit: %.1f MiB asked, accepted %.3f MiB (over %+.3f), usage then %+.3f over, %s, "
+      "%.0f MB/s, rm when full %s\n",
+      b.name.c_str(), kLimit / 1048576.0, accepted / 1048576.0,
+      (static_cast<double>(accepted) - kLimit) / kMiB, (static_cast<double>(usage) - kLimit) / kMiB,
+      error ? strerror(error) : "never stopped", accepted / ms / 1000,
+      freed ? "works" : strerror(errno));
   umount2(at.c_str(), 0);
   b.Destroy(1);
 }
@@ -418,13 +455,82 @@ void TestInodes(Backend& b) {
   }
   double s = Micros(t) / 1e6;
   int64_t usage = b.Usage(2);
-  printf("%-16s inodes: %d files of 1,000,000 (%.0f/s), usage %+.3f MiB over, %s\n",
-         b.name.c_str(), made, made / s, (static_cast<double>(usage) - kLimit) / kMiB,
+  printf("%-16s inodes: %d files of 1,000,000 (%.0f/s), usage %+.3f MiB over, %s\n", b.name.c_str(),
+         made, made / s, (static_cast<double>(usage) - kLimit) / kMiB,
          error ? strerror(error) : "never stopped");
   umount2(at.c_str(), 0);
   t = Clock::now();
   b.Destroy(2);
   printf("%-16s inodes: delete of them %.1f ms\n", b.name.c_str(), Micros(t) / 1000);
+}
+
+// Eight writable clones of one filled volume, each rewriting a part, then all deleted.
+void TestClones(Btrfs& b) {
+  auto fill = [&](const std::string& vol, int files, int mib) {
+    for (int i = 0; i < files; ++i) {
+      int fd = open((vol + "/upper/f" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY, 0644);
+      char buf[4096] = {2};
+      Check(write(fd, buf, sizeof buf) == sizeof buf, "write");
+      close(fd);
+    }
+    int fd = open((vol + "/upper/big").c_str(), O_CREAT | O_WRONLY, 0644);
+    std::vector<char> buf(kMiB, 'x');
+    for (int i = 0; i < mib; ++i) Check(write(fd, buf.data(), kMiB) == kMiB, "write");
+    close(fd);
+  };
+  fill(b.Create(10, 1024 * kMiB), 10000, 256);
+  syncfs(b.pool_fd);
+  int64_t parent_before = b.Usage(10);
+  Stats clone;
+  for (int i = 11; i < 19; ++i) {
+    auto t = Clock::now();
+    b.Clone(10, i, 1024 * kMiB);
+    clone.v.push_back(Micros(t) / 1000);
+  }
+  std::string quiet = b.Create(19, 1024 * kMiB);
+  std::atomic<bool> stop = false;
+  Stats small;
+  std::thread watcher([&] {
+    for (int n = 0; !stop; ++n) {
+      auto u = Clock::now();
+      std::string f = quiet + "/upper/q" + std::to_string(n);
+      int fd = open(f.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+      char buf[4096] = {1};
+      Check(write(fd, buf, sizeof buf) == sizeof buf, "quiet write");
+      close(fd);
+      small.v.push_back(Micros(u));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  auto t = Clock::now();
+  for (int i = 11; i < 19; ++i) fill(b.Path(i), 1000, 64);
+  double write_ms = Micros(t) / 1000;
+  t = Clock::now();
+  syncfs(b.pool_fd);
+  double sync_ms = Micros(t) / 1000;
+  int64_t child = b.Usage(11);
+  std::filesystem::remove_all(b.Path(10) + "/upper");
+  int64_t parent_after = b.Usage(10);
+  for (int i = 10; i < 19; ++i) b.Destroy(i);
+  t = Clock::now();
+  // The cleaner works behind the call: wait until it is done, as the next commits show it.
+  for (int i = 0; i < 600; ++i) {
+    syncfs(b.pool_fd);
+    if (b.QuotaState().second <= 3 && b.QuotaState().second >= 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  double clean_ms = Micros(t) / 1000;
+  stop = true;
+  watcher.join();
+  auto [flags, groups] = b.QuotaState();
+  printf(
+      "%-16s clones: clone p50 %.2f max %.2f ms; rewrites %.0f ms + sync %.0f ms; cleaned after "
+      "%.0f ms; beside it 4 KiB file p50 %.0f p99 %.0f max %.0f us; usage MiB parent %.1f, "
+      "child %.1f, parent after rm of all %.1f; status flags %llx, groups left %d\n",
+      b.name.c_str(), clone.At(.5), clone.At(1), write_ms, sync_ms, clean_ms, small.At(.5),
+      small.At(.99), small.At(1), parent_before / 1048576.0, child / 1048576.0,
+      parent_after / 1048576.0, static_cast<unsigned long long>(flags), groups);
+  b.Destroy(19);
 }
 
 std::map<std::string, long> MemInfo() {
@@ -452,10 +558,11 @@ void TestCreate(Backend& b, int count) {
   sync();
   auto after = MemInfo();
   auto delta = [&](const char* k) { return static_cast<double>(after[k] - before[k]) / count; };
-  printf("%-16s create: %.0f/s, p50 %.0f p99 %.0f us; per live volume KiB: unreclaimable slab "
-         "%.1f, reclaimable %.1f, percpu %.1f, stacks %.1f, MemAvailable %.1f\n",
-         b.name.c_str(), one, create.At(.5), create.At(.99), delta("SUnreclaim"),
-         delta("SReclaimable"), delta("Percpu"), delta("KernelStack"), delta("MemAvailable"));
+  printf(
+      "%-16s create: %.0f/s, p50 %.0f p99 %.0f us; per live volume KiB: unreclaimable slab "
+      "%.1f, reclaimable %.1f, percpu %.1f, stacks %.1f, MemAvailable %.1f\n",
+      b.name.c_str(), one, create.At(.5), create.At(.99), delta("SUnreclaim"),
+      delta("SReclaimable"), delta("Percpu"), delta("KernelStack"), delta("MemAvailable"));
   Stats destroy;
   t = Clock::now();
   for (int i = 0; i < count; ++i) {
@@ -463,8 +570,8 @@ void TestCreate(Backend& b, int count) {
     b.Destroy(1000 + i);
     destroy.v.push_back(Micros(u));
   }
-  printf("%-16s delete: %.0f/s, p50 %.0f p99 %.0f us\n", b.name.c_str(),
-         count / (Micros(t) / 1e6), destroy.At(.5), destroy.At(.99));
+  printf("%-16s delete: %.0f/s, p50 %.0f p99 %.0f us\n", b.name.c_str(), count / (Micros(t) / 1e6),
+         destroy.At(.5), destroy.At(.99));
   t = Clock::now();
   auto work = [&](int from) {
     for (int i = 0; i < count / 2; ++i) {
@@ -517,8 +624,11 @@ void TestSnapshot(Backend& b) {
       first.v.push_back(Micros(t) / 1000);
     }
     printf("%-16s snapshot of %s: dirty %.1f ms, then p50 %.2f max %.2f ms, drop %.2f ms\n",
-           b.name.c_str(), kind == 0 ? "1 file" : kind == 1 ? "10,000 files" : "1 GiB file", dirty,
-           again.At(.5), again.At(1), first.At(.5));
+           b.name.c_str(),
+           kind == 0   ? "1 file"
+           : kind == 1 ? "10,000 files"
+                       : "1 GiB file",
+           dirty, again.At(.5), again.At(1), first.At(.5));
     fflush(stdout);
     t = Clock::now();
     b.Destroy(3);
@@ -565,10 +675,11 @@ void TestLatency(Backend& b) {
     }
     stop = true;
     writer.join();
-    printf("%-16s latency %s: 4 KiB file p50 %.0f p99 %.0f max %.0f us; create p50 %.0f p99 %.0f "
-           "us; writer %.0f MB/s\n",
-           b.name.c_str(), load ? "beside a writer" : "alone", small.At(.5), small.At(.99),
-           small.At(1), create.At(.5), create.At(.99), written / 6e6);
+    printf(
+        "%-16s latency %s: 4 KiB file p50 %.0f p99 %.0f max %.0f us; create p50 %.0f p99 %.0f "
+        "us; writer %.0f MB/s\n",
+        b.name.c_str(), load ? "beside a writer" : "alone", small.At(.5), small.At(.99),
+        small.At(1), create.At(.5), create.At(.99), written / 6e6);
   }
   umount2(at.c_str(), 0);
   b.Destroy(4);
@@ -585,7 +696,7 @@ int main(int argc, char** argv) {
   Check(unshare(CLONE_NEWNS) == 0, "unshare");
   Check(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "private");
   std::vector<std::string> tests(argv + 3, argv + argc);
-  if (tests.empty()) tests = {"limit", "inodes", "create", "snapshot", "latency"};
+  if (tests.empty()) tests = {"limit", "inodes", "create", "snapshot", "clones", "latency"};
   std::string names = argv[2];
   for (size_t at = 0; at < names.size();) {
     size_t end = std::min(names.find(',', at), names.size());
@@ -595,6 +706,7 @@ int main(int argc, char** argv) {
       if (test == "inodes") TestInodes(*b);
       if (test == "create") TestCreate(*b, b->name.ends_with("-loop") ? 200 : 1000);
       if (test == "snapshot") TestSnapshot(*b);
+      if (auto* x = dynamic_cast<Btrfs*>(b.get()); x && test == "clones") TestClones(*x);
       if (test == "latency") TestLatency(*b);
       fflush(stdout);
     }
