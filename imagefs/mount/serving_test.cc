@@ -1,0 +1,375 @@
+// The whole lazy path with the real parts: store, blob server process, FUSE, EROFS.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/process.h"
+#include "imagefs/blob_server.h"
+#include "imagefs/layer_mount.h"
+#include "testing/layer_fixture.h"
+
+namespace esker {
+namespace {
+
+int64_t NowMs() { return Clock::System().MonotonicNanos() / 1'000'000; }
+
+size_t CountMounts() {
+  std::ifstream in("/proc/self/mounts");
+  return static_cast<size_t>(std::count(std::istreambuf_iterator<char>(in), {}, '\n'));
+}
+
+size_t CountFds() { return ListDirectory("/proc/self/fd")->size(); }
+
+// Plays the keeper: holds the session and the mounts, starts servers.
+class ServingTest : public testing::LayerTest {
+ protected:
+  static void SetUpTestSuite() {
+    if (::geteuid() != 0 || ::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+      reason_ = "needs CAP_SYS_ADMIN for a mount namespace";
+    } else if (!PathExists("/dev/fuse")) {
+      reason_ = "needs /dev/fuse";
+    }
+  }
+  void SetUp() override {
+    if (!reason_.empty()) GTEST_SKIP() << reason_;
+    // The first use of some parts of libc keeps a descriptor; count after one.
+    mounts_before_ = CountMounts();
+    fds_before_ = CountFds();
+    LayerTest::SetUp();
+    mountpoint_ = dir_->path() + "/fuse";
+    LAYER_ASSERT_OK(MakeDirectories(mountpoint_));
+    Result<UniqueFd> fuse = MountBlobFs(mountpoint_);
+    ASSERT_TRUE(fuse.ok()) << fuse.status().ToString();
+    fuse_ = std::move(*fuse);
+  }
+  void TearDown() override {
+    if (!reason_.empty()) return;
+    EXPECT_EQ(::umount2(mountpoint_.c_str(), 0), 0) << std::strerror(errno);
+    if (server_.valid()) {
+      // The end of the session ends the server.
+      EXPECT_TRUE(server_.WaitExit(10'000).ok());
+      Result<int> status = server_.Reap();
+      ASSERT_TRUE(status.ok());
+      EXPECT_EQ(*status, 0);
+    }
+    server_ = Process();
+    fuse_.reset();
+    layers_.reset();
+    store_.reset();
+    dir_.reset();
+    EXPECT_EQ(CountMounts(), mounts_before_);
+    EXPECT_EQ(CountFds(), fds_before_);
+  }
+
+  void StartServer(int retry_ms = 20'000) {
+    SpawnOptions options;
+    options.argv = {ESKER_IMAGEFS,
+                    "--store",
+                    store_->path(),
+                    "--cache",
+                    cache_.root,
+                    "--state",
+                    dir_->path() + "/session",
+                    "--retry-ms",
+                    std::to_string(retry_ms)};
+    options.pass_fds = {{fuse_.get(), 3}};
+    Result<Process> server = Process::Spawn(options);
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = std::move(*server);
+  }
+  void KillServer(int signal) {
+    LAYER_ASSERT_OK(server_.Kill(signal));
+    LAYER_ASSERT_OK(server_.WaitExit(10'000));
+    ASSERT_TRUE(server_.Reap().ok());
+    server_ = Process();
+  }
+  UniqueFd MountServed(const ImageLayer& layer) {
+    Result<LocalLayer> local = layers_->Ensure(layer);
+    EXPECT_TRUE(local.ok()) << local.status().ToString();
+    Result<LayerMount> mount =
+        MountLayer({local->metadata_path, mountpoint_ + "/" + local->data_blob});
+    EXPECT_TRUE(mount.ok()) << mount.status().ToString();
+    if (!mount.ok()) return UniqueFd();
+    EXPECT_TRUE(mount->file_backed);
+    return std::move(mount->mount);
+  }
+  static Result<std::string> ReadAt(int dirfd, const std::string& name, uint64_t offset,
+                                    size_t size) {
+    ESKER_ASSIGN_OR_RETURN(UniqueFd fd, OpenFileAt(dirfd, name, O_RDONLY | O_CLOEXEC));
+    // Out of EROFS's own cache, so that it asks below.
+    (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+    (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
+    std::string out(size, '\0');
+    ESKER_RETURN_IF_ERROR(PReadExact(fd.get(), out.data(), size, offset, name));
+    return out;
+  }
+  void ExpectAllFiles(int mount) {
+    for (const auto& [name, content] : files_) {
+      Result<std::string> got = ReadAt(mount, name, 0, content.size());
+      ASSERT_TRUE(got.ok()) << name << ": " << got.status().ToString();
+      EXPECT_TRUE(*got == content) << name;
+    }
+  }
+  // Reads at random and compares, until told to stop.
+  struct Readers {
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> reads{0}, failed{0}, wrong{0};
+    std::atomic<int64_t> longest_ms{0};
+    std::vector<std::thread> threads;
+    void Join() {
+      stop = true;
+      for (std::thread& thread : threads) thread.join();
+      threads.clear();
+    }
+  };
+  void StartReaders(Readers& readers, int mount, int count) {
+    std::vector<const std::pair<const std::string, std::string>*> files;
+    for (const auto& file : files_) files.push_back(&file);
+    for (int t = 0; t < count; ++t) {
+      readers.threads.emplace_back([&readers, mount, t, files] {
+        std::mt19937_64 random(t);
+        while (!readers.stop) {
+          const auto& [name, content] = *files[random() % files.size()];
+          size_t size = std::min<size_t>(content.size(), 1 + random() % 300'000);
+          uint64_t at = random() % (content.size() - size + 1);
+          int64_t start = NowMs();
+          Result<std::string> got = ReadAt(mount, name, at, size);
+          int64_t took = NowMs() - start;
+          for (int64_t before = readers.longest_ms;
+               took > before && !readers.longest_ms.compare_exchange_weak(before, took);) {
+          }
+          ++readers.reads;
+          if (!got.ok()) {
+            ++readers.failed;
+          } else if (content.compare(at, size, *got) != 0) {
+            ++readers.wrong;
+          }
+        }
+      });
+    }
+  }
+  template <typename F>
+  static bool Eventually(F condition, int64_t timeout_ms = 20'000) {
+    const int64_t deadline = NowMs() + timeout_ms;
+    while (!condition()) {
+      if (NowMs() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  }
+
+  static std::string reason_;
+  size_t mounts_before_ = 0, fds_before_ = 0;
+  std::string mountpoint_;
+  UniqueFd fuse_;
+  Process server_;
+};
+std::string ServingTest::reason_;
+
+TEST_F(ServingTest, ServesALayerByteForByteAndThenMountsItWithoutTheServer) {
+  ImageLayer layer = PublishLayer(1, 60, 2'500'000);
+  StartServer();
+  {
+    UniqueFd mount = MountServed(layer);
+    ASSERT_TRUE(mount.valid());
+    ExpectAllFiles(mount.get());
+  }
+  ASSERT_TRUE(Eventually([&] { return layers_->Ensure(layer)->data_complete; }));
+  KillServer(SIGTERM);
+  ASSERT_EQ(::unlink(PackPath().c_str()), 0);
+  Result<LocalLayer> local = layers_->Ensure(layer);
+  ASSERT_TRUE(local.ok());
+  Result<LayerMount> mount = MountLayer({local->metadata_path, local->data_path});
+  ASSERT_TRUE(mount.ok()) << mount.status().ToString();
+  ExpectAllFiles(mount->mount.get());
+}
+
+TEST_F(ServingTest, TheDirectoryShowsBlobsAsReadOnlyFiles) {
+  ImageLayer layer = PublishLayer(2, 3, 10'000);
+  StartServer();
+  const std::string path = mountpoint_ + "/" + layer.data.ToHex();
+  struct stat status;
+  // A name that is not there yet is looked up again.
+  EXPECT_EQ(::stat(path.c_str(), &status), -1);
+  EXPECT_EQ(errno, ENOENT);
+  ASSERT_TRUE(layers_->Ensure(layer).ok());
+  ASSERT_EQ(::stat(path.c_str(), &status), 0) << std::strerror(errno);
+  EXPECT_EQ(static_cast<uint64_t>(status.st_size), layer.data_bytes);
+  EXPECT_EQ(status.st_mode, S_IFREG | 0400u);
+  EXPECT_EQ(*ListDirectory(mountpoint_), std::vector<std::string>{layer.data.ToHex()});
+  EXPECT_EQ(OpenFile(path, O_WRONLY | O_CLOEXEC).status().error_number(), EROFS);
+  for (const char* name : {"x", "..%2f", "AAAA"}) {
+    EXPECT_EQ(::stat((mountpoint_ + "/" + name).c_str(), &status), -1);
+  }
+}
+
+TEST_F(ServingTest, FiftyReadersSeeNothingOfTwentyKills) {
+  ImageLayer layer = PublishLayer(3, 100, 1'500'000);
+  StartServer();
+  {
+    UniqueFd mount = MountServed(layer);
+    ASSERT_TRUE(mount.valid());
+    Readers readers;
+    StartReaders(readers, mount.get(), 50);
+    std::mt19937_64 random(1);
+    for (int kill = 0; kill < 20; ++kill) {
+      // Under way again, then at any instant.
+      uint64_t seen = readers.reads;
+      ASSERT_TRUE(Eventually([&] { return readers.reads > seen + random() % 200; }));
+      KillServer(SIGKILL);
+      StartServer();
+    }
+    uint64_t seen = readers.reads;
+    EXPECT_TRUE(Eventually([&] { return readers.reads > seen + 500; }));
+    readers.Join();
+    EXPECT_EQ(readers.failed, 0u);
+    EXPECT_EQ(readers.wrong, 0u);
+    RecordProperty("reads", static_cast<int>(readers.reads));
+    RecordProperty("longest_ms", static_cast<int>(readers.longest_ms));
+    std::printf("reads %lu, longest %ld ms\n", readers.reads.load(), readers.longest_ms.load());
+    ExpectAllFiles(mount.get());
+  }
+}
+
+TEST_F(ServingTest, AnUpgradeBySigtermIsNotSeenWhileTheStoreIsAway) {
+  ImageLayer layer = PublishLayer(4, 10, 500'000);
+  StartServer();
+  {
+    UniqueFd mount = MountServed(layer);
+    ASSERT_TRUE(mount.valid());
+    const std::string away = dir_->path() + "/away";
+    ASSERT_EQ(std::rename(PackPath().c_str(), away.c_str()), 0);
+    Readers readers;
+    StartReaders(readers, mount.get(), 4);  // all wait for the pack
+    KillServer(SIGTERM);
+    StartServer();
+    ASSERT_EQ(std::rename(away.c_str(), PackPath().c_str()), 0);
+    EXPECT_TRUE(Eventually([&] { return readers.reads > 20; }));
+    readers.Join();
+    EXPECT_EQ(readers.failed, 0u);
+    EXPECT_EQ(readers.wrong, 0u);
+  }
+}
+
+TEST_F(ServingTest, ADamagedPackGivesEioAndHeals) {
+  ImageLayer layer = PublishLayer(5, 30, 400'000);
+  StartServer();
+  {
+    UniqueFd mount = MountServed(layer);
+    ASSERT_TRUE(mount.valid());
+    ASSERT_EQ(::chmod(PackPath().c_str(), 0600), 0);
+    std::string whole = *ReadFileToString(PackPath(), 1u << 30);
+    Result<UniqueFd> pack = OpenFile(PackPath(), O_WRONLY | O_CLOEXEC);
+    ASSERT_TRUE(pack.ok());
+    const BlobMap& map = maps_.at(layer.data);
+    for (const BlobMap::Entry& entry : map.entries) {
+      char byte = static_cast<char>(whole[entry.location.frame_offset + 9] ^ 1);
+      LAYER_ASSERT_OK(PWriteFull(pack->get(), &byte, 1, entry.location.frame_offset + 9));
+    }
+    int failed = 0;
+    for (const auto& [name, content] : files_) {
+      Result<std::string> got = ReadAt(mount.get(), name, 0, content.size());
+      if (!got.ok()) {
+        EXPECT_EQ(got.status().error_number(), EIO) << got.status().ToString();
+        ++failed;
+      } else {
+        EXPECT_TRUE(*got == content) << name;  // never wrong bytes
+      }
+    }
+    EXPECT_GT(failed, 20);
+    LAYER_ASSERT_OK(PWriteFull(pack->get(), whole.data(), whole.size(), 0));
+    ExpectAllFiles(mount.get());
+  }
+}
+
+TEST_F(ServingTest, AStoreThatIsGoneEndsInEioByTheDeadlineAndHoldsUpNoCachedBlob) {
+  ImageLayer cached = PublishLayer(6, 10, 300'000);
+  auto cached_files = files_;
+  StartServer(500);
+  {
+    UniqueFd warm = MountServed(cached);
+    ASSERT_TRUE(warm.valid());
+    ExpectAllFiles(warm.get());
+    files_.clear();
+    ImageLayer cold = PublishLayer(7, 40, 300'000);
+    UniqueFd mount = MountServed(cold);
+    ASSERT_TRUE(mount.valid());
+    ASSERT_EQ(std::rename(PackPath().c_str(), (dir_->path() + "/away").c_str()), 0);
+    Readers stuck;
+    StartReaders(stuck, mount.get(), 40);  // more than there are fetch threads
+    const int64_t start = NowMs();
+    std::swap(files_, cached_files);
+    ExpectAllFiles(warm.get());
+    EXPECT_LT(NowMs() - start, 5000);
+    std::swap(files_, cached_files);
+    EXPECT_TRUE(Eventually([&] { return stuck.failed > 0; }));
+    ASSERT_EQ(std::rename((dir_->path() + "/away").c_str(), PackPath().c_str()), 0);
+    stuck.Join();
+    EXPECT_EQ(stuck.wrong, 0u);
+    ExpectAllFiles(mount.get());
+  }
+}
+
+TEST_F(ServingTest, FilesThatCannotBeMountedGoThroughLoopDevices) {
+  ImageLayer layer = PublishLayer(8, 10, 100'000);
+  StartServer();
+  {
+    UniqueFd mount = MountServed(layer);
+    ExpectAllFiles(mount.get());
+  }
+  ASSERT_TRUE(Eventually([&] { return layers_->Ensure(layer)->data_complete; }));
+  Result<LocalLayer> local = layers_->Ensure(layer);
+  ASSERT_TRUE(local.ok());
+  // An overlay is what the kernel refuses with ENOTBLK.
+  const std::string merged = dir_->path() + "/merged";
+  LAYER_ASSERT_OK(MakeDirectories(merged));
+  const std::string options = "lowerdir=" + cache_.MetaDirectory() + ":" + cache_.DataDirectory();
+  ASSERT_EQ(::mount("overlay", merged.c_str(), "overlay", MS_RDONLY, options.c_str()), 0)
+      << std::strerror(errno);
+  {
+    Result<LayerMount> mount = MountLayer({merged + "/" + layer.metadata.ToHex() + ".erofs",
+                                           merged + "/" + layer.data.ToHex() + ".data"});
+    ASSERT_TRUE(mount.ok()) << mount.status().ToString();
+    EXPECT_FALSE(mount->file_backed);
+    EXPECT_TRUE(mount->loop[0].valid());
+    EXPECT_TRUE(mount->loop[1].valid());
+    ExpectAllFiles(mount->mount.get());
+  }
+  // Released by AUTOCLEAR, or the overlay would be busy.
+  EXPECT_TRUE(Eventually([&] { return ::umount2(merged.c_str(), 0) == 0; }));
+}
+
+TEST_F(ServingTest, APathLongerThanAMountOptionWorks) {
+  ImageLayer layer = PublishLayer(9, 3, 10'000);
+  StartServer();
+  Result<LocalLayer> local = layers_->Ensure(layer);
+  ASSERT_TRUE(local.ok());
+  std::string deep = dir_->path();
+  for (int i = 0; i < 5; ++i) deep += "/" + std::string(60, 'd');
+  LAYER_ASSERT_OK(MakeDirectories(deep));
+  ASSERT_EQ(::link(local->metadata_path.c_str(), (deep + "/m").c_str()), 0);
+  Result<LayerMount> mount = MountLayer({deep + "/m", mountpoint_ + "/" + local->data_blob});
+  ASSERT_TRUE(mount.ok()) << mount.status().ToString();
+  ExpectAllFiles(mount->mount.get());
+}
+
+TEST_F(ServingTest, AMountThatFailsSaysWhatTheKernelSaid) {
+  const std::string path = dir_->path() + "/not-erofs";
+  LAYER_ASSERT_OK(ReplaceFileDurably(path, std::string(8192, 'x')));
+  Result<LayerMount> mount = MountLayer({path, ""});
+  EXPECT_EQ(mount.status().error_number(), EINVAL) << mount.status().ToString();
+  EXPECT_NE(mount.status().message().find(path), std::string::npos);
+}
+
+}  // namespace
+}  // namespace esker
