@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   app.add_flag("--json", options.json, "print JSON, one object a line");
 
   esker::cli::AddServe(app, options, chosen);
+  esker::cli::AddDoctor(app, options, chosen);
   esker::cli::AddImage(app, options, chosen);
   esker::cli::AddSandbox(app, options, chosen);
   esker::cli::AddSnapshot(app, options, chosen);

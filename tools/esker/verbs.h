@@ -12,6 +12,7 @@ namespace esker::cli {
 using Chosen = std::function<int()>;
 
 void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen);
+void AddDoctor(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddSandbox(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddSnapshot(CLI::App& app, GlobalOptions& options, Chosen& chosen);
