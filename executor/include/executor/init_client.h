@@ -95,12 +95,16 @@ struct InitFileResult {
 };
 
 // One connection to one init. All methods must be called on the event loop's thread; callbacks run
-// there too, each exactly once (with UNAVAILABLE if the connection is lost first).
+// there too, each exactly once (with UNAVAILABLE if the connection is lost first, also by
+// destroying the client; `on_disconnect` is not called for that). A callback may destroy the
+// client.
 class InitClient {
  public:
   struct Events {
-    std::function<void(const InitCommandStatus&)>
-        on_exit;  // also for those that ended while we were away
+    // Once for each command whose end was not told by Start's own reply (it tells only of commands
+    // that could not be executed); also, after Connect's `done`, for those that ended while we were
+    // away.
+    std::function<void(const InitCommandStatus&)> on_exit;
     std::function<void(const Status&)> on_disconnect;
   };
   struct Inventory {
@@ -132,13 +136,14 @@ class InitClient {
   virtual void Acknowledge(const std::string& command_id) = 0;
 
   // A file call in a child of init with the user's credentials. kRead: `stream` is the write end of
-  // a pipe that the child fills with the plain bytes. kWrite: `stream` is the read end of a pipe that
-  // carries frames (u32 LE length, at most 8 MiB, then the bytes); a frame of length 0 commits; end
-  // of file without it means the upload was abandoned: error ECANCELED, what was there before stays
-  // (the child writes to a temporary name beside the target and renames at the commit). The client
-  // duplicates `stream` into the message; the caller may close its own at once.
+  // a pipe that the child fills with the plain bytes. kWrite: `stream` is the read end of a pipe
+  // that carries frames (u32 LE length, at most 8 MiB, then the bytes); a frame of length 0
+  // commits; end of file without it means the upload was abandoned: error ECANCELED, what was there
+  // before stays (the child writes to a temporary name beside the target and renames at the
+  // commit). The client duplicates `stream` into the message; the caller may close its own at once.
   virtual void File(const InitFileRequest& request, int stream,
                     std::function<void(Result<InitFileResult>)> done) = 0;
+
   // Sets up identity before user code: host name is set by the keeper; init writes /etc/hostname,
   // hosts, resolv.conf into its own tmpfs binds if asked. Reserved; sent once after create.
   virtual void Configure(const std::map<std::string, std::string>& settings,
