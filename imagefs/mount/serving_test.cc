@@ -320,6 +320,44 @@ TEST_F(ServingTest, AStoreThatIsGoneEndsInEioByTheDeadlineAndHoldsUpNoCachedBlob
   }
 }
 
+TEST_F(ServingTest, AStoreThatHangsEndsInEioToo) {
+  ImageLayer layer = PublishLayer(10, 30, 300'000);
+  StartServer(200);
+  {
+    UniqueFd mount = MountServed(layer);
+    ASSERT_TRUE(mount.valid());
+    // A file system whose server never answers.
+    const std::string store = store_->path(), away = dir_->path() + "/away";
+    ASSERT_EQ(std::rename(store.c_str(), away.c_str()), 0);
+    LAYER_ASSERT_OK(MakeDirectories(store));
+    Result<UniqueFd> silent = MountBlobFs(store);
+    ASSERT_TRUE(silent.ok()) << silent.status().ToString();
+    const int64_t start = NowMs();
+    Result<std::string> got = ReadAt(mount.get(), "file0", 0, 4096);
+    EXPECT_EQ(got.status().error_number(), EIO) << got.status().ToString();
+    EXPECT_LT(NowMs() - start, 10'000);
+    silent->reset();  // ends all waiting for it
+    ASSERT_TRUE(Eventually([&] { return ::umount2(store.c_str(), 0) == 0; }));
+    ASSERT_EQ(::rmdir(store.c_str()), 0);
+    ASSERT_EQ(std::rename(away.c_str(), store.c_str()), 0);
+    ExpectAllFiles(mount.get());
+  }
+}
+
+TEST_F(ServingTest, AFullCacheDiskMeansUncachedReads) {
+  ImageLayer layer = PublishLayer(11, 30, 1'000'000);
+  ASSERT_EQ(::mount("tmpfs", cache_.DataDirectory().c_str(), "tmpfs", 0, "size=2m"), 0);
+  StartServer();
+  {
+    UniqueFd mount = MountServed(layer);
+    ASSERT_TRUE(mount.valid());
+    for (int round = 0; round < 3; ++round) ExpectAllFiles(mount.get());
+    EXPECT_FALSE(layers_->Ensure(layer)->data_complete);
+  }
+  KillServer(SIGTERM);
+  ASSERT_EQ(::umount2(cache_.DataDirectory().c_str(), 0), 0) << std::strerror(errno);
+}
+
 TEST_F(ServingTest, FilesThatCannotBeMountedGoThroughLoopDevices) {
   ImageLayer layer = PublishLayer(8, 10, 100'000);
   StartServer();

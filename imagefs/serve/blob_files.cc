@@ -11,6 +11,9 @@ namespace {
 // Requests that may wait for a fetch thread. The kernel itself bounds them by its readers; beyond
 // this they are served on the session's thread, which is how the kernel is made to wait.
 constexpr size_t kMaxWaitingReads = 65536;
+// A read that retries ends itself at its deadline; only one that hangs is ended by the watch, this
+// much later.
+constexpr int64_t kWatchGraceNanos = 2'000'000'000;
 
 }  // namespace
 
@@ -19,6 +22,7 @@ BlobFiles::BlobFiles(const BlobFilesOptions& options)
       registry_(options.cache, health_),
       packs_(options.store_directory),
       reader_(packs_, counters_, clock_),
+      watch_(clock_),
       fetches_(static_cast<size_t>(options.fetch_threads), kMaxWaitingReads) {}
 
 BlobFiles::~BlobFiles() { Stop(); }
@@ -29,7 +33,11 @@ Result<FuseFileAttributes> BlobFiles::Lookup(std::string_view name) {
   Result<std::shared_ptr<ServedBlob>> blob = registry_.Find(*id);
   if (!blob.ok()) {
     if (blob.status().code() != Code::kNotFound) {
-      LogError("blob-not-served", {{"blob", id->ToHex()}, {"error", blob.status().ToString()}});
+      if (uint64_t suppressed = 0; failures_.Allow(&suppressed)) {
+        LogError("blob-not-served", {{"blob", id->ToHex()},
+                                     {"error", blob.status().ToString()},
+                                     {"not_logged_before", suppressed}});
+      }
     }
     return std::move(blob).status();
   }
@@ -54,7 +62,11 @@ void BlobFiles::Read(const FuseReadCall& call, const FuseDevice& device,
   Result<std::shared_ptr<ServedBlob>> found = registry_.FindNode(call.node);
   if (!found.ok()) {
     ++counters_.errors;
-    LogError("blob-not-served", {{"node", call.node}, {"error", found.status().ToString()}});
+    if (uint64_t suppressed = 0; failures_.Allow(&suppressed)) {
+      LogError("blob-not-served", {{"node", call.node},
+                                   {"error", found.status().ToString()},
+                                   {"not_logged_before", suppressed}});
+    }
     return device.ReplyError(call.unique, EIO);
   }
   const std::shared_ptr<ServedBlob>& blob = *found;
@@ -68,34 +80,42 @@ void BlobFiles::Read(const FuseReadCall& call, const FuseDevice& device,
     return device.ReplyData(call.unique, buffer, size);
   }
   const int64_t deadline = clock_.MonotonicNanos() + options_.retry_deadline_ms * 1'000'000;
-  Status queued = fetches_.Submit([this, blob, call, device, deadline] {
-    thread_local Result<ReplyBuffer> own = ReplyBuffer::Create(kMaxFuseRead);
-    if (!own.ok()) {
-      LogError("fetch-thread-without-memory", {{"error", own.status().ToString()}});
-      return device.ReplyError(call.unique, ENOMEM);
-    }
-    ReadFromStore(blob, call, device, *own, deadline);
+  StoreRead read{blob, call, device, deadline, nullptr};
+  read.pending = watch_.Add(deadline + kWatchGraceNanos, [this, read] {
+    FailRead(read, DeadlineExceededError("the store does not answer"));
   });
-  if (!queued.ok()) ReadFromStore(blob, call, device, buffer, deadline);
+  Status queued = fetches_.Submit([this, read] {
+    thread_local Result<ReplyBuffer> own = ReplyBuffer::Create(kMaxFuseRead);
+    if (own.ok()) return ReadFromStore(read, *own);
+    if (read.pending->Claim()) FailRead(read, own.status());
+  });
+  if (!queued.ok()) ReadFromStore(read, buffer);
 }
 
-void BlobFiles::ReadFromStore(const std::shared_ptr<ServedBlob>& blob, const FuseReadCall& call,
-                              const FuseDevice& device, const ReplyBuffer& buffer,
-                              int64_t deadline_nanos) {
-  const size_t size = std::min<uint64_t>(call.size, blob->size_bytes() - call.offset);
-  if (reader_.stopping()) return;
-  reader_.Read(*blob, call.offset, buffer.payload().first(size), deadline_nanos,
+void BlobFiles::ReadFromStore(const StoreRead& read, const ReplyBuffer& buffer) {
+  // Waited too long for a thread: its answer has been given.
+  if (reader_.stopping() || read.pending->claimed()) return;
+  const FuseReadCall& call = read.call;
+  const size_t size = std::min<uint64_t>(call.size, read.blob->size_bytes() - call.offset);
+  reader_.Read(*read.blob, call.offset, buffer.payload().first(size), read.deadline_nanos,
                [&](const Status& status) {
-                 if (status.ok()) return device.ReplyData(call.unique, buffer, size);
-                 if (status.code() == Code::kCancelled) return;
-                 ++counters_.errors;
-                 LogError("read-failed", {{"blob", blob->id().ToHex()},
-                                          {"offset", call.offset},
-                                          {"size", size},
-                                          {"error", status.ToString()}});
-                 device.ReplyError(call.unique, EIO);
+                 if (status.code() == Code::kCancelled || !read.pending->Claim()) return;
+                 if (!status.ok()) return FailRead(read, status);
+                 read.device.ReplyData(call.unique, buffer, size);
                });
-  if (blob->TakeCompletion()) StartCompletion(blob);
+  if (read.blob->TakeCompletion()) StartCompletion(read.blob);
+}
+
+void BlobFiles::FailRead(const StoreRead& read, const Status& status) {
+  ++counters_.errors;
+  if (uint64_t suppressed = 0; failures_.Allow(&suppressed)) {
+    LogError("read-failed", {{"blob", read.blob->id().ToHex()},
+                             {"offset", read.call.offset},
+                             {"size", read.call.size},
+                             {"error", status.ToString()},
+                             {"not_logged_before", suppressed}});
+  }
+  read.device.ReplyError(read.call.unique, EIO);
 }
 
 void BlobFiles::StartCompletion(const std::shared_ptr<ServedBlob>& blob) {

@@ -9,6 +9,8 @@
 #include "blob_registry.h"
 #include "counters.h"
 #include "fuse_session.h"
+#include "log_limiter.h"
+#include "read_watch.h"
 
 namespace esker {
 
@@ -36,8 +38,15 @@ class BlobFiles : public FuseFiles {
   const Counters& counters() const { return counters_; }
 
  private:
-  void ReadFromStore(const std::shared_ptr<ServedBlob>& blob, const FuseReadCall& call,
-                     const FuseDevice& device, const ReplyBuffer& buffer, int64_t deadline_nanos);
+  struct StoreRead {
+    std::shared_ptr<ServedBlob> blob;
+    FuseReadCall call;
+    FuseDevice device;
+    int64_t deadline_nanos;
+    std::shared_ptr<PendingRead> pending;
+  };
+  void ReadFromStore(const StoreRead& read, const ReplyBuffer& buffer);
+  void FailRead(const StoreRead& read, const Status& status);
   void StartCompletion(const std::shared_ptr<ServedBlob>& blob);
   void CompleteBlob(ServedBlob& blob);
 
@@ -48,7 +57,9 @@ class BlobFiles : public FuseFiles {
   BlobRegistry registry_;
   PackSource packs_;
   BlobReader reader_;
+  LogLimiter failures_{clock_};
   // Last, so that their threads end before what they use.
+  ReadWatch watch_;
   WorkerPool completions_{1, 4096};
   WorkerPool fetches_;
 };

@@ -136,8 +136,14 @@ void BlobReader::KeepRest(ServedBlob& blob, GroupFetch& fetch) {
     if (stopping_) return;
     if (blob.cache_file().Has(e) || !blob.cache_file().Keeps()) continue;
     Result<std::span<const uint8_t>> bytes = fetch.Prove(e, packs_, counters_);
-    // A failure here was logged, and is the next one's who reads that chunk.
-    if (bytes.ok()) blob.cache_file().Keep(layout, e, *bytes);
+    if (bytes.ok()) {
+      blob.cache_file().Keep(layout, e, *bytes);
+    } else if (uint64_t suppressed = 0; damage_.Allow(&suppressed)) {
+      LogError("chunk-damaged-in-store", {{"blob", blob.id().ToHex()},
+                                          {"chunk", e},
+                                          {"error", bytes.status().ToString()},
+                                          {"not_logged_before", suppressed}});
+    }
   }
 }
 
@@ -149,10 +155,7 @@ Status BlobReader::LoadWithRetries(ServedBlob& blob, GroupFetch& fetch, int64_t 
     if (status.ok()) return status;
     if (blob.ReloadLayout()) return AbortedError("the chunks were moved");
     const int64_t now = clock_.MonotonicNanos();
-    if (now + pause > deadline_nanos) {
-      LogError("store-read-failed", {{"blob", blob.id().ToHex()}, {"error", status.ToString()}});
-      return status;
-    }
+    if (now + pause > deadline_nanos) return status;
     ++counters_.store_retries;
     if (!Pause(pause)) return CancelledError("the server stops");
     pause = std::min(pause * 2, kLongestPauseNanos);

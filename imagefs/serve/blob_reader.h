@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "counters.h"
+#include "log_limiter.h"
 #include "pack_source.h"
 #include "served_blob.h"
 
@@ -19,7 +20,7 @@ namespace esker {
 class BlobReader {
  public:
   BlobReader(PackSource& packs, Counters& counters, const Clock& clock = Clock::System())
-      : packs_(packs), counters_(counters), clock_(clock) {}
+      : packs_(packs), counters_(counters), clock_(clock), damage_(clock) {}
 
   // True: `out` holds the blob's bytes from `offset` on. Never touches the store. The range lies
   // inside the blob.
@@ -48,6 +49,7 @@ class BlobReader {
   PackSource& packs_;
   Counters& counters_;
   const Clock& clock_;
+  LogLimiter damage_;
   std::atomic<bool> stopping_{false};
   std::mutex pause_mutex_;
   std::condition_variable pause_;

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/log.h"
 
 namespace esker {
 
@@ -98,11 +97,6 @@ Result<std::span<const uint8_t>> GroupFetch::Prove(uint32_t entry, PackSource& p
       bytes = ProveOnce(entry);
     } else {
       bytes = refreshed;
-    }
-    if (!bytes.ok()) {
-      LogError("chunk-damaged-in-store", {{"blob", layout_->map().id.ToHex()},
-                                          {"chunk", entry},
-                                          {"error", bytes.status().ToString()}});
     }
   }
   {
