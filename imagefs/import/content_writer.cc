@@ -1,0 +1,134 @@
+#include "content_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/wire.h"
+
+namespace esker::import_internal {
+namespace {
+
+constexpr size_t kWindow = kMaxChunkSize;
+constexpr size_t kLeastHoleBlocks = (64u << 10) / kBlockSize;
+
+bool IsZero(const uint8_t* data, size_t size) {
+  static constexpr uint8_t kZeros[kBlockSize] = {};
+  return std::memcmp(data, kZeros, size) == 0;
+}
+
+}  // namespace
+
+ContentWriter::ContentWriter(PackWriter& pack, ChunkLookup& lookup, ImportProgress& progress,
+                             std::function<Status()> tick)
+    : pack_(pack), lookup_(lookup), progress_(progress), tick_(std::move(tick)), window_(kWindow) {}
+
+void ContentWriter::Begin() {
+  used_ = 0;
+  window_offset_ = 0;
+  chunks_.clear();
+}
+
+std::span<uint8_t> ContentWriter::Space() { return std::span(window_).subspan(used_); }
+
+Status ContentWriter::Advance(size_t bytes) {
+  used_ += bytes;
+  progress_.bytes_plain += bytes;
+  return used_ == kWindow ? FlushWindow() : OkStatus();
+}
+
+Status ContentWriter::Skip(uint64_t bytes) {
+  while (bytes > 0) {
+    if (used_ == 0 && bytes >= kWindow) {
+      uint64_t whole = bytes / kWindow * kWindow;
+      window_offset_ += whole;
+      bytes -= whole;
+      continue;
+    }
+    size_t step = std::min<uint64_t>(bytes, kWindow - used_);
+    std::memset(window_.data() + used_, 0, step);
+    used_ += step;
+    bytes -= step;
+    if (used_ == kWindow) ESKER_RETURN_IF_ERROR(FlushWindow());
+  }
+  return OkStatus();
+}
+
+Result<std::vector<erofs::Extent>> ContentWriter::End() {
+  ESKER_RETURN_IF_ERROR(FlushWindow());
+  if (chunks_.empty()) return std::vector<erofs::Extent>{};
+  WireWriter key;
+  for (const PlacedChunk& chunk : chunks_) {
+    key.Put<uint64_t>(chunk.file_offset);
+    key.Put<uint32_t>(chunk.ref.length);
+    key.PutDigest(chunk.ref.digest);
+  }
+  auto [it, is_new] = files_.try_emplace(Sha256::Of(key.data()));
+  if (is_new) it->second = AppendToBlob();
+  return it->second;
+}
+
+Status ContentWriter::FlushWindow() {
+  const size_t blocks = (used_ + kBlockSize - 1) / kBlockSize;
+  size_t begin = 0;      // first block of the data run at hand
+  size_t zero_from = 0;  // first block of the zero run at hand
+  for (size_t block = 0; block <= blocks; ++block) {
+    const size_t at = block * kBlockSize;
+    const bool at_end = block == blocks;
+    if (!at_end && IsZero(&window_[at], std::min<size_t>(kBlockSize, used_ - at))) continue;
+    // Blocks zero_from to block are zeros.
+    const size_t zeros = block - zero_from;
+    if (zeros >= kLeastHoleBlocks || (at_end && zeros == blocks)) {
+      ESKER_RETURN_IF_ERROR(AddChunk(begin * kBlockSize, zero_from * kBlockSize));
+      begin = block;
+    }
+    zero_from = block + 1;
+  }
+  ESKER_RETURN_IF_ERROR(AddChunk(begin * kBlockSize, used_));
+  window_offset_ += kWindow;
+  used_ = 0;
+  return OkStatus();
+}
+
+Status ContentWriter::AddChunk(size_t begin, size_t end) {
+  end = std::min(end, used_);
+  if (begin >= end) return OkStatus();
+  ESKER_RETURN_IF_ERROR(tick_());
+  std::span<const uint8_t> bytes = std::span(window_).subspan(begin, end - begin);
+  ChunkRef ref = {Sha256::Of(bytes.data(), bytes.size()), static_cast<uint32_t>(bytes.size())};
+  chunks_.push_back({window_offset_ + begin, ref});
+  return Store(ref, bytes);
+}
+
+Status ContentWriter::Store(const ChunkRef& ref, std::span<const uint8_t> bytes) {
+  bool there = pack_.HasChunk(ref.digest) || in_store_.contains(ref.digest);
+  if (!there) {
+    ESKER_ASSIGN_OR_RETURN(there, lookup_.HasChunk(ref));
+    if (there) in_store_.insert(ref.digest);
+  }
+  if (there) {
+    progress_.bytes_deduplicated += ref.length;
+    return OkStatus();
+  }
+  ESKER_RETURN_IF_ERROR(pack_.AddChunk(ref, bytes));
+  progress_.bytes_stored = pack_.stored_bytes();
+  return OkStatus();
+}
+
+std::vector<erofs::Extent> ContentWriter::AppendToBlob() {
+  std::vector<erofs::Extent> extents;
+  for (const PlacedChunk& chunk : chunks_) {
+    erofs::Extent extent = {chunk.file_offset, chunk.ref.length, blob_bytes_};
+    blob_.chunks.push_back(chunk.ref);
+    blob_bytes_ += AlignToBlock(chunk.ref.length);
+    if (!extents.empty() &&
+        extents.back().file_offset + extents.back().length == extent.file_offset &&
+        extents.back().device_offset + extents.back().length == extent.device_offset) {
+      extents.back().length += extent.length;
+    } else {
+      extents.push_back(extent);
+    }
+  }
+  return extents;
+}
+
+}  // namespace esker::import_internal

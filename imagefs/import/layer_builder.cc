@@ -1,0 +1,77 @@
+#include "layer_builder.h"
+
+namespace esker::import_internal {
+namespace {
+
+constexpr std::chrono::milliseconds kReportEvery(100);
+
+}  // namespace
+
+Result<std::unique_ptr<LayerBuilder>> LayerBuilder::Create(Store& store, ChunkLookup& lookup,
+                                                           const ImportOptions& options) {
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<PackWriter> pack, PackWriter::Create(store));
+  return std::unique_ptr<LayerBuilder>(new LayerBuilder(std::move(pack), lookup, options));
+}
+
+LayerBuilder::LayerBuilder(std::unique_ptr<PackWriter> pack, ChunkLookup& lookup,
+                           const ImportOptions& options)
+    : options_(options),
+      pack_(std::move(pack)),
+      content_(*pack_, lookup, progress_, [this] { return Tick(); }),
+      next_report_(std::chrono::steady_clock::now() + kReportEvery) {}
+
+Status LayerBuilder::Tick() {
+  if (options_.cancelled && options_.cancelled()) return CancelledError("the import was cancelled");
+  if (!options_.on_progress) return OkStatus();
+  auto now = std::chrono::steady_clock::now();
+  if (now < next_report_) return OkStatus();
+  next_report_ = now + kReportEvery;
+  options_.on_progress(progress_);
+  return OkStatus();
+}
+
+Result<ImportedLayer> LayerBuilder::Finish(ImageLayer layer, const ExtraManifest& extra_manifest) {
+  erofs::WriteOptions write_options;
+  write_options.data_device_bytes = content_.blob_bytes();
+  ESKER_ASSIGN_OR_RETURN(std::string image, erofs::WriteMetadata(tree_, write_options));
+  layer.data_bytes = content_.blob_bytes();
+  if (layer.has_data()) {
+    layer.data = content_.blob().Id();
+    pack_->AddBlob(content_.blob());
+  }
+  ESKER_RETURN_IF_ERROR(StoreMetadata(image, layer));
+  if (extra_manifest) {
+    if (std::optional<std::string> manifest = extra_manifest(layer)) {
+      pack_->AddManifest(std::move(*manifest));
+    }
+  }
+  ESKER_RETURN_IF_ERROR(Tick());
+  ImportedLayer imported;
+  ESKER_ASSIGN_OR_RETURN(imported.pack, pack_->Finish());
+  progress_.bytes_stored = pack_->stored_bytes();
+  imported.layer = std::move(layer);
+  imported.totals = progress_;
+  if (options_.on_progress) options_.on_progress(progress_);
+  return imported;
+}
+
+Status LayerBuilder::StoreMetadata(const std::string& image, ImageLayer& layer) {
+  BlobChunks blob;
+  // The counters are about file content.
+  ImportProgress content_progress = progress_;
+  std::span<const uint8_t> rest(reinterpret_cast<const uint8_t*>(image.data()), image.size());
+  while (!rest.empty()) {
+    std::span<const uint8_t> bytes = rest.first(std::min<size_t>(rest.size(), kMaxChunkSize));
+    rest = rest.subspan(bytes.size());
+    ChunkRef ref = {Sha256::Of(bytes.data(), bytes.size()), static_cast<uint32_t>(bytes.size())};
+    ESKER_RETURN_IF_ERROR(content_.Store(ref, bytes));
+    blob.chunks.push_back(ref);
+  }
+  progress_ = content_progress;
+  layer.metadata = blob.Id();
+  layer.metadata_bytes = image.size();
+  pack_->AddBlob(std::move(blob));
+  return OkStatus();
+}
+
+}  // namespace esker::import_internal
