@@ -82,11 +82,19 @@ class KeeperClient {
   virtual Status AcknowledgeEnd(const std::string& sandbox_id) = 0;
   // Called on an internal thread when a PID 1 ends. Set once, before Create.
   virtual void OnEnd(std::function<void(const ContainerEnd&)> callback) = 0;
+  // Called once on an internal thread when the connection is lost. A keeper that died has taken all
+  // its containers along. Set once, before Create.
+  virtual void OnLost(std::function<void(const Status&)> callback) { (void)callback; }
 
   // Unmounts layers that no container uses (after garbage collection). Returns how many.
   virtual Result<uint32_t> DropIdleLayers() = 0;
   // Pid of the blob server (for tests and describe).
   virtual Result<pid_t> BlobServerPid() = 0;
+  // Ends the blob server; the keeper starts a new one (after an upgrade of its binary) on the same
+  // session. Reads wait meanwhile.
+  virtual Status ReplaceBlobServer() {
+    return UnimplementedError("this client cannot replace the blob server");
+  }
   // Ends the keeper: FAILED_PRECONDITION while containers live. Returns when it is gone.
   virtual Status Shutdown() = 0;
 };

@@ -1,0 +1,45 @@
+#include "container_steps.h"
+
+#include <array>
+
+namespace esker::keeper {
+
+const char* StepName(Step step) {
+  static constexpr std::array<const char*, static_cast<size_t>(Step::kCount)> kNames = {
+      "start",
+      "join the cgroups",
+      "set the OOM score",
+      "open the syscall filter",
+      "clone a layer's mount",
+      "id-map a layer",
+      "id-map the upper volume",
+      "enter the template mount namespace",
+      "make namespaces",
+      "bring up loopback",
+      "make a tmpfs upper",
+      "open the upper volume",
+      "raise capabilities",
+      "mount overlay",
+      "prove the root writable",
+      "enter the root",
+      "find a mount point",
+      "mount /proc",
+      "set network defaults",
+      "mask a file in /proc",
+      "mount /dev",
+      "mount /dev/pts",
+      "mount /dev/shm",
+      "mount /dev/mqueue",
+      "mount /sys",
+      "set the host name",
+      "limit open files",
+      "pass descriptors",
+      "enter the user namespace",
+      "become the sandbox's root",
+      "tie init to the keeper",
+      "execute init",
+  };
+  return step < Step::kCount ? kNames[static_cast<size_t>(step)] : "an unknown step";
+}
+
+}  // namespace esker::keeper

@@ -1,0 +1,50 @@
+// A real keeper in a temporary data directory, and containers with the test's own PID 1.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/temp_dir.h"
+#include "executor/cgroup.h"
+#include "executor/keeper_client.h"
+
+namespace esker::keeper {
+
+class KeeperFixture : public testing::Test {
+ protected:
+  // A container and the test's connection to its PID 1.
+  struct Box {
+    ContainerHandle handle;
+    UniqueFd talk;
+  };
+
+  void SetUp() override;
+  // Ends everything and fails if a process, mount, cgroup or descriptor is left.
+  void TearDown() override;
+
+  ContainerSpec Spec(const std::string& id, uint32_t range = 0);
+  // A directory with upper/ and work/.
+  UniqueFd NewVolume(const std::string& name);
+  Result<Box> Create(const ContainerSpec& spec, int volume_fd = -1);
+  // What PID 1 answers to one line (testing/test_init.c).
+  std::string Ask(Box& box, const std::string& line);
+  void Kill(Box& box);
+  // Waits until the keeper says that it ended.
+  int AwaitEnd(const std::string& id);
+
+  KeeperOptions options_;
+  std::unique_ptr<TempDir> temp_;
+  std::unique_ptr<CgroupRoot> cgroups_;
+  std::unique_ptr<KeeperClient> client_;
+  KeeperLayer layer_;
+
+ private:
+  void MakeLayer();
+  std::vector<std::string> mounts_before_;
+  size_t fds_before_ = 0;
+};
+
+}  // namespace esker::keeper
