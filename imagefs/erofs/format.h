@@ -80,7 +80,7 @@ struct __attribute__((packed)) CompactInode {
   uint16_t mode;
   uint16_t nlink;
   uint32_t size;
-  uint32_t mtime_delta;  // seconds after the epoch since Linux 6.15, reserved before: always 0
+  uint32_t mtime_delta;  // seconds after the epoch in newer kernels, reserved before: always 0
   uint32_t u;
   uint32_t ino;
   uint16_t uid;

@@ -129,9 +129,9 @@ class Planner {
     return 0;
   }
 
-  // An inode with inline content lies in one block as a whole (kernels before 6.15 refuse symbolic
-  // links otherwise): here if it fits, else in the next block if that wastes less than a block of
-  // its own would.
+  // An inode with inline content lies in one block as a whole (older kernels, 6.1 among them,
+  // refuse symbolic links otherwise): here if it fits, else in the next block if that wastes less
+  // than a block of its own would.
   bool PlaceInline(PlacedInode& placed, uint64_t bytes) {
     const uint64_t whole = placed.core_bytes() + placed.xattr_bytes + bytes;
     auto fits_at = [&](uint64_t offset) { return offset % kBlockSize + whole <= kBlockSize; };
