@@ -3,11 +3,25 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
+#include <thread>
+
 #include "base/id.h"
 #include "test_node.h"
 #include "test_sandbox.h"
 
 namespace esker {
+
+// Waits for a condition that nothing announces.
+inline bool Eventually(const std::function<bool()>& condition, int timeout_ms = 10'000) {
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
 
 class InitTest : public testing::Test {
  protected:

@@ -240,6 +240,21 @@ size_t TestSandbox::CountChildren() const {
   return count;
 }
 
+size_t TestSandbox::CountProcesses() const {
+  std::string directory = "/proc/self/fd/" + std::to_string(cgroup_.get()) + "/";
+  auto names = ListDirectory(directory);
+  size_t count = 0;
+  auto add = [&](const std::string& path) {
+    auto text = ReadFileToString(path);
+    for (char c : text.ok() ? *text : "") count += c == '\n' ? 1 : 0;
+  };
+  add(directory + "cgroup.procs");
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
+    if (name.starts_with("c-")) add(directory + name + "/cgroup.procs");
+  }
+  return count;
+}
+
 size_t TestSandbox::CountCommandCgroups() const {
   auto names = ListDirectory("/proc/self/fd/" + std::to_string(cgroup_.get()));
   size_t count = 0;
@@ -248,10 +263,10 @@ size_t TestSandbox::CountCommandCgroups() const {
   return count;
 }
 
-uint64_t TestSandbox::PrivateDirtyBytes() const {
+uint64_t TestSandbox::AnonymousBytes() const {
   auto text = ReadFileToString("/proc/" + std::to_string(init_pid_) + "/smaps_rollup");
-  size_t at = text.ok() ? text->find("Private_Dirty:") : std::string::npos;
-  return at == std::string::npos ? 0 : std::strtoull(text->c_str() + at + 14, nullptr, 10) * 1024;
+  size_t at = text.ok() ? text->find("Anonymous:") : std::string::npos;
+  return at == std::string::npos ? 0 : std::strtoull(text->c_str() + at + 10, nullptr, 10) * 1024;
 }
 
 }  // namespace esker

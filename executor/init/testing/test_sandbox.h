@@ -39,9 +39,12 @@ class TestSandbox {
 
   // Looking at init from the host.
   size_t CountInitFds() const;
-  size_t CountChildren() const;  // zombies included
+  size_t CountChildren() const;   // zombies included
+  size_t CountProcesses() const;  // in the whole sandbox with init, without zombies
   size_t CountCommandCgroups() const;
-  uint64_t PrivateDirtyBytes() const;
+  // Memory that init has for itself. The pages of its program do not count: they lie in a memory
+  // file that all sandboxes of a node share.
+  uint64_t AnonymousBytes() const;
 
  private:
   TestSandbox() = default;
