@@ -34,7 +34,10 @@ Result<GcReport> IndexImpl::CollectGarbage(const GcOptions& options) {
           "garbage collection: nodes have not taken their leases again since the index started");
     }
   }
-  ESKER_RETURN_IF_ERROR(CheckOwner());
+  {
+    std::lock_guard catalogue(catalogue_mutex_);
+    ESKER_RETURN_IF_ERROR(BeginChange());
+  }
   // Packs of imports that died before they could register them.
   std::map<PackId, std::string> unreadable;
   ESKER_ASSIGN_OR_RETURN(std::vector<PackId> listed, store_.ListPacks());

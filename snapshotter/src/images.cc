@@ -181,7 +181,7 @@ Result<ImageId> IndexImpl::PublishImage(const Manifest& manifest) {
 
 Result<ImageId> IndexImpl::PublishLocked(const Manifest& manifest,
                                          std::optional<PackId>& deleting) {
-  ESKER_RETURN_IF_ERROR(CheckOwner());
+  ESKER_RETURN_IF_ERROR(BeginChange());
   std::string json = manifest.ToJson();
   // What we would refuse to read must not get into the store.
   if (Status valid = Manifest::FromJson(json).status(); !valid.ok()) {
@@ -227,13 +227,19 @@ Result<ImageId> IndexImpl::PublishPackLocked(const ImageId& id, std::string json
 
 // --- deletion ------------------------------------------------------------------------------------
 
-Status IndexImpl::WriteImageState(const ImageId& id, bool deleted) {
+Status IndexImpl::PublishImageState(const ImageId& id, const ImageStateRecord& record) {
   ESKER_FAILPOINT("index.image_state.before_record");
   ESKER_ASSIGN_OR_RETURN(
       uint64_t number, PublishNextRecord(store_, kImageSpace, id.ToHex(), image_states_[id].number,
-                                         EncodeImageState(deleted)));
+                                         record.Encode()));
+  image_states_[id].number = number;
   ESKER_FAILPOINT("index.image_state.after_record");
-  image_states_[id] = ImageState{number, deleted};
+  return OkStatus();
+}
+
+Status IndexImpl::WriteImageState(const ImageId& id, bool deleted) {
+  ESKER_RETURN_IF_ERROR(PublishImageState(id, {.deleted = deleted}));
+  image_states_[id].deleted = deleted;
   ESKER_ASSIGN_OR_RETURN(std::optional<std::string> bytes,
                          db_->Get(Family::kImages, id.digest.AsBytes()));
   if (!bytes) return OkStatus();
@@ -242,6 +248,37 @@ Status IndexImpl::WriteImageState(const ImageId& id, bool deleted) {
   Database::Batch batch(*db_);
   batch.Put(Family::kImages, id.digest.AsBytes(), entry.Encode());
   return db_->Write(batch);
+}
+
+Result<bool> IndexImpl::ConditionHolds(const ImageStateRecord& record) {
+  if (record.with_tag.empty()) return true;
+  Result<Store::Record> tag = store_.LatestRecord(kTagSpace, record.with_tag);
+  if (tag.ok()) return tag->number >= record.at_number;
+  // The tag was removed, and its records collected since.
+  if (tag.status().code() == Code::kNotFound) return true;
+  return std::move(tag).status();
+}
+
+Status IndexImpl::BeginChange() {
+  ESKER_RETURN_IF_ERROR(CheckOwner());
+  while (!unresolved_images_.empty()) {
+    const ImageId id = *unresolved_images_.begin();
+    ESKER_RETURN_IF_ERROR(ResolveImageState(id).Wrap("finish the deletion of " + id.ToHex()));
+    unresolved_images_.erase(id);
+  }
+  return OkStatus();
+}
+
+Status IndexImpl::ResolveImageState(const ImageId& id) {
+  Result<Store::Record> latest = store_.LatestRecord(kImageSpace, id.ToHex());
+  if (!latest.ok()) {
+    return latest.status().code() == Code::kNotFound ? OkStatus() : std::move(latest).status();
+  }
+  image_states_[id].number = latest->number;
+  ESKER_ASSIGN_OR_RETURN(ImageStateRecord record, ImageStateRecord::Parse(latest->content));
+  if (record.with_tag.empty()) return OkStatus();
+  ESKER_ASSIGN_OR_RETURN(bool holds, ConditionHolds(record));
+  return WriteImageState(id, holds);
 }
 
 Status IndexImpl::DeleteImageLocked(const ImageId& id) {
@@ -256,7 +293,7 @@ Status IndexImpl::DeleteImageLocked(const ImageId& id) {
 Status IndexImpl::DeleteImage(const ImageId& id, bool force) {
   std::shared_lock gate(gate_);
   std::lock_guard catalogue(catalogue_mutex_);
-  ESKER_RETURN_IF_ERROR(CheckOwner());
+  ESKER_RETURN_IF_ERROR(BeginChange());
   ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> image, FindImage(id));
   if (!image) return NotFoundError("delete: there is no image " + id.ToHex());
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> tags, TagsOf(id));
@@ -266,15 +303,6 @@ Status IndexImpl::DeleteImage(const ImageId& id, bool force) {
                                    "; remove them first, or force it");
   }
   return DeleteImageLocked(id).Wrap("delete image " + id.ToHex());
-}
-
-Status IndexImpl::DropIfUntagged(const ImageId& id) {
-  ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> image, FindImage(id));
-  if (!image) return OkStatus();
-  ESKER_ASSIGN_OR_RETURN(Manifest manifest, Manifest::FromJson(image->manifest));
-  ESKER_ASSIGN_OR_RETURN(std::vector<std::string> tags, TagsOf(id));
-  if (manifest.kind != "image" || !tags.empty()) return OkStatus();
-  return DeleteImageLocked(id);
 }
 
 }  // namespace esker

@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "database.h"
 #include "entries.h"
+#include "records.h"
 #include "snapshotter/index.h"
 
 namespace esker {
@@ -130,8 +131,15 @@ class IndexImpl final : public Index {
   Status WriteImageState(const ImageId& id, bool deleted);
   Status WriteTag(const std::string& full_name, const std::optional<ImageId>& image);
   Status DeleteImageLocked(const ImageId& id);
-  // An image of kind "image" without a tag goes.
-  Status DropIfUntagged(const ImageId& id);
+  // Checks that the store is still ours, and finishes what a failure left half done.
+  Status BeginChange();
+  Status PublishImageState(const ImageId& id, const ImageStateRecord& record);
+  Result<bool> ConditionHolds(const ImageStateRecord& record);
+  Status ResolveImageState(const ImageId& id);
+  // Whether it is of kind "image" and the one tag it has is its last.
+  Result<bool> GoesWithItsTag(const ImageId& id);
+  Status ChangeTag(const std::string& full_name, const TagEntry* current,
+                   const std::optional<ImageId>& image);
   // ABORTED with `deleting` set: its pack is being deleted; wait for that without the lock, again.
   Result<ImageId> PublishLocked(const Manifest& manifest, std::optional<PackId>& deleting);
   Result<ImageId> PublishPackLocked(const ImageId& id, std::string json,
@@ -212,8 +220,7 @@ class IndexImpl final : public Index {
   // The catalogue: everything in the database but chunks, and the store's records.
   std::mutex catalogue_mutex_;
   std::unordered_map<ImageId, ImageState, ImageId::Hash> image_states_;  // those with records
-  // Images that lost a tag by its latest record, and may still have to go (from the last start).
-  std::vector<ImageId> replaced_;
+  std::set<ImageId> unresolved_images_;  // their latest record may have a condition
 
   // In-memory state of packs, imports and leases. Held for short times only, never over a write to
   // the store but the sweep of temporary files.

@@ -140,6 +140,7 @@ Status IndexImpl::AdoptPack(const PackId& id, const Result<PackFooter>& footer,
 Status IndexImpl::LoadImageStates() {
   std::lock_guard catalogue(catalogue_mutex_);
   image_states_.clear();
+  unresolved_images_.clear();
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> names, store_.ListRecordNames(kImageSpace));
   for (const std::string& name : names) {
     Result<ImageId> id = ImageId::FromHex(name);
@@ -149,15 +150,17 @@ Status IndexImpl::LoadImageStates() {
     }
     Result<Store::Record> record = store_.LatestRecord(kImageSpace, name);
     if (!record.ok() && record.status().code() == Code::kNotFound) continue;
-    Result<bool> deleted =
-        record.ok() ? ParseImageState(record->content) : Result<bool>(record.status());
+    Result<ImageStateRecord> state = record.ok() ? ImageStateRecord::Parse(record->content)
+                                                 : Result<ImageStateRecord>(record.status());
+    Result<bool> deleted = state.ok() ? ConditionHolds(*state) : Result<bool>(state.status());
     if (!deleted.ok()) {
       // Unreadable: the image stays visible, which loses nothing.
       LogWarning("record_unreadable",
                  {{"space", kImageSpace}, {"name", name}, {"why", deleted.status().ToString()}});
       continue;
     }
-    image_states_[*id] = ImageState{record->number, *deleted};
+    image_states_[*id] = ImageState{record->number, state->deleted && *deleted};
+    if (!state->with_tag.empty()) unresolved_images_.insert(*id);
   }
   return OkStatus();
 }
@@ -184,21 +187,20 @@ Status IndexImpl::ApplyImageStates() {
 
 Status IndexImpl::LoadTags() {
   std::map<std::string, std::string> wanted;
-  replaced_.clear();
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> names, store_.ListRecordNames(kTagSpace));
   for (const std::string& name : names) {
     Result<Store::Record> record = store_.LatestRecord(kTagSpace, name);
     if (!record.ok() && record.status().code() == Code::kNotFound) continue;
-    Result<TagRecord> tag =
-        record.ok() ? TagRecord::Parse(record->content) : Result<TagRecord>(record.status());
+    Result<std::optional<ImageId>> tag = record.ok()
+                                             ? ParseTagRecord(record->content)
+                                             : Result<std::optional<ImageId>>(record.status());
     if (!tag.ok()) {
       LogWarning("record_unreadable",
                  {{"space", kTagSpace}, {"name", name}, {"why", tag.status().ToString()}});
       continue;
     }
-    wanted[TagKey(name)] = TagEntry{record->number, tag->image}.Encode();
-    if (tag->image) wanted[ImageTagKey(*tag->image, name)] = {};
-    if (tag->replaces && tag->replaces != tag->image) replaced_.push_back(*tag->replaces);
+    wanted[TagKey(name)] = TagEntry{record->number, *tag}.Encode();
+    if (*tag) wanted[ImageTagKey(**tag, name)] = {};
   }
   Database::Batch batch(*db_);
   ESKER_RETURN_IF_ERROR(
@@ -217,16 +219,12 @@ Status IndexImpl::LoadTags() {
 
 // What a crash interrupted after it had become true in the store.
 Status IndexImpl::FinishHalfDone() {
+  ESKER_RETURN_IF_ERROR(BeginChange());
   for (const auto& [id, state] : image_states_) {
     if (!state.deleted) continue;
     ESKER_ASSIGN_OR_RETURN(std::vector<std::string> tags, TagsOf(id));
     for (const std::string& tag : tags) ESKER_RETURN_IF_ERROR(WriteTag(tag, std::nullopt));
   }
-  // An image with a record of its own was deleted or published again after that: not half done.
-  for (const ImageId& id : replaced_) {
-    if (!image_states_.contains(id)) ESKER_RETURN_IF_ERROR(DropIfUntagged(id));
-  }
-  replaced_.clear();
   return OkStatus();
 }
 

@@ -1,58 +1,58 @@
 #include "records.h"
 
+#include <charconv>
+
 namespace esker {
 namespace {
 
 constexpr std::string_view kDeleted = "deleted\n";
 constexpr std::string_view kLive = "live\n";
 constexpr std::string_view kImageWord = "image ";
-constexpr std::string_view kReplacesWord = "replaces ";
+constexpr std::string_view kDeletedWith = "deleted with ";
 
-// Takes "<word><64 hex>\n" off the front of `rest`; nothing if it does not start with the word.
-Result<std::optional<ImageId>> TakeId(std::string_view word, std::string_view& rest) {
-  if (!rest.starts_with(word)) return std::optional<ImageId>();
-  rest.remove_prefix(word.size());
-  size_t end = rest.find('\n');
-  if (end == rest.npos) return DataLossError("a tag record's line has no end");
-  Result<ImageId> id = ImageId::FromHex(rest.substr(0, end));
-  if (!id.ok()) return std::move(id).status().WithCode(Code::kDataLoss).Wrap("tag record");
-  rest.remove_prefix(end + 1);
-  return std::optional<ImageId>(*id);
+// Takes `word` off the front and the end of line off the back; false if they are not there.
+bool TakeLine(std::string_view word, std::string_view& content) {
+  if (!content.starts_with(word) || !content.ends_with('\n')) return false;
+  content = content.substr(word.size(), content.size() - word.size() - 1);
+  return true;
 }
 
 }  // namespace
 
-std::string TagRecord::Encode() const {
-  std::string content;
-  if (image) {
-    content = std::string(kImageWord) + image->ToHex() + "\n";
-  } else {
-    content = kDeleted;
-  }
-  if (replaces) content += std::string(kReplacesWord) + replaces->ToHex() + "\n";
-  return content;
+std::string EncodeTagRecord(const std::optional<ImageId>& image) {
+  if (!image) return std::string(kDeleted);
+  return std::string(kImageWord) + image->ToHex() + "\n";
 }
 
-Result<TagRecord> TagRecord::Parse(std::string_view content) {
-  TagRecord record;
-  ESKER_ASSIGN_OR_RETURN(record.image, TakeId(kImageWord, content));
-  if (!record.image) {
-    if (!content.starts_with(kDeleted)) {
-      return DataLossError("a tag record names no image and does not say deleted");
-    }
-    content.remove_prefix(kDeleted.size());
+Result<std::optional<ImageId>> ParseTagRecord(std::string_view content) {
+  if (content == kDeleted) return std::optional<ImageId>();
+  if (!TakeLine(kImageWord, content)) {
+    return DataLossError("a tag record names no image and does not say deleted");
   }
-  ESKER_ASSIGN_OR_RETURN(record.replaces, TakeId(kReplacesWord, content));
-  if (!content.empty()) return DataLossError("a tag record has lines that are not understood");
+  Result<ImageId> id = ImageId::FromHex(content);
+  if (!id.ok()) return std::move(id).status().WithCode(Code::kDataLoss).Wrap("tag record");
+  return std::optional<ImageId>(*id);
+}
+
+std::string ImageStateRecord::Encode() const {
+  if (!deleted) return std::string(kLive);
+  if (with_tag.empty()) return std::string(kDeleted);
+  return std::string(kDeletedWith) + std::to_string(at_number) + " " + with_tag + "\n";
+}
+
+Result<ImageStateRecord> ImageStateRecord::Parse(std::string_view content) {
+  ImageStateRecord record;
+  if (content == kLive) return record;
+  record.deleted = true;
+  if (content == kDeleted) return record;
+  const Status bad = DataLossError("an image's record says neither live nor deleted");
+  if (!TakeLine(kDeletedWith, content)) return bad;
+  auto [end, ec] =
+      std::from_chars(content.data(), content.data() + content.size(), record.at_number);
+  size_t digits = static_cast<size_t>(end - content.data());
+  if (ec != std::errc() || digits + 1 >= content.size() || content[digits] != ' ') return bad;
+  record.with_tag = content.substr(digits + 1);
   return record;
-}
-
-std::string EncodeImageState(bool deleted) { return std::string(deleted ? kDeleted : kLive); }
-
-Result<bool> ParseImageState(std::string_view content) {
-  if (content == kDeleted) return true;
-  if (content == kLive) return false;
-  return DataLossError("an image's record says neither live nor deleted");
 }
 
 Result<uint64_t> PublishNextRecord(Store& store, std::string_view space, const std::string& name,

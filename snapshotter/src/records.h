@@ -14,16 +14,19 @@ namespace esker {
 inline constexpr std::string_view kTagSpace = "tags";
 inline constexpr std::string_view kImageSpace = "images";
 
-struct TagRecord {
-  std::optional<ImageId> image;     // nothing: deleted
-  std::optional<ImageId> replaces;  // the image that had the name before
-  std::string Encode() const;
-  static Result<TagRecord> Parse(std::string_view content);
-};
+// The image a tag names, or nothing when the tag was deleted.
+std::string EncodeTagRecord(const std::optional<ImageId>& image);
+Result<std::optional<ImageId>> ParseTagRecord(std::string_view content);
 
-// An image's tombstone, or that it was published again after one.
-std::string EncodeImageState(bool deleted);
-Result<bool> ParseImageState(std::string_view content);  // true: deleted
+// Whether an image is deleted. "Deleted with tag T at N" counts once T has record N or a later one
+// (or none at all, having been removed since): so an image goes with its last tag in one step.
+struct ImageStateRecord {
+  bool deleted = false;
+  std::string with_tag;  // "": without a condition
+  uint64_t at_number = 0;
+  std::string Encode() const;
+  static Result<ImageStateRecord> Parse(std::string_view content);
+};
 
 // Publishes the record after `last`; when a number is taken (by a writer whose end we did not see,
 // perhaps ourselves before a crash) the one after the newest. Returns the number.

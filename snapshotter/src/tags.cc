@@ -35,47 +35,70 @@ Result<std::vector<std::string>> IndexImpl::AllTagNames() {
 
 Status IndexImpl::WriteTag(const std::string& full_name, const std::optional<ImageId>& image) {
   ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> current, FindTag(full_name));
-  TagRecord record;
-  record.image = image;
-  // So that a start after a crash can finish what the loss of the name means for the old image.
-  if (current && current->image) record.replaces = current->image;
   ESKER_FAILPOINT("index.tag.before_record");
   ESKER_ASSIGN_OR_RETURN(uint64_t number,
                          PublishNextRecord(store_, kTagSpace, full_name,
-                                           current ? current->number : 0, record.Encode()));
+                                           current ? current->number : 0, EncodeTagRecord(image)));
   ESKER_FAILPOINT("index.tag.after_record");
   Database::Batch batch(*db_);
   batch.Put(Family::kTags, TagKey(full_name), TagEntry{number, image}.Encode());
-  if (record.replaces) batch.Delete(Family::kTags, ImageTagKey(*record.replaces, full_name));
+  if (current && current->image) {
+    batch.Delete(Family::kTags, ImageTagKey(*current->image, full_name));
+  }
   if (image) batch.Put(Family::kTags, ImageTagKey(*image, full_name), {});
   return db_->Write(batch);
+}
+
+Result<bool> IndexImpl::GoesWithItsTag(const ImageId& id) {
+  ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> image, FindImage(id));
+  if (!image) return false;
+  ESKER_ASSIGN_OR_RETURN(Manifest manifest, Manifest::FromJson(image->manifest));
+  ESKER_ASSIGN_OR_RETURN(std::vector<std::string> tags, TagsOf(id));
+  return manifest.kind == "image" && tags.size() == 1;
+}
+
+Status IndexImpl::ChangeTag(const std::string& full_name, const TagEntry* current,
+                            const std::optional<ImageId>& image) {
+  bool drops = false;
+  if (current != nullptr && current->image) {
+    ESKER_ASSIGN_OR_RETURN(drops, GoesWithItsTag(*current->image));
+  }
+  if (!drops) return WriteTag(full_name, image);
+  const ImageId dropped = *current->image;
+  // Three records, of which the second, the tag's own, decides: before it the first means nothing,
+  // after it the image is deleted. The third takes the condition away, since the tag's numbers may
+  // start again once its records were collected.
+  unresolved_images_.insert(dropped);
+  ESKER_RETURN_IF_ERROR(PublishImageState(
+      dropped, {.deleted = true, .with_tag = full_name, .at_number = current->number + 1}));
+  ESKER_FAILPOINT("index.tag.drop_prepared");
+  ESKER_RETURN_IF_ERROR(WriteTag(full_name, image));
+  ESKER_FAILPOINT("index.tag.drop_decided");
+  ESKER_RETURN_IF_ERROR(WriteImageState(dropped, true));
+  unresolved_images_.erase(dropped);
+  return OkStatus();
 }
 
 Status IndexImpl::SetTag(const std::string& name, const ImageId& id) {
   std::shared_lock gate(gate_);
   ESKER_ASSIGN_OR_RETURN(std::string full_name, NormaliseTag(name));
   std::lock_guard catalogue(catalogue_mutex_);
-  ESKER_RETURN_IF_ERROR(CheckOwner());
+  ESKER_RETURN_IF_ERROR(BeginChange());
   ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> image, FindImage(id));
   if (!image) return NotFoundError("tag " + full_name + ": there is no image " + id.ToHex());
   ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> current, FindTag(full_name));
   if (current && current->image == id) return OkStatus();
-  ESKER_RETURN_IF_ERROR(WriteTag(full_name, id).Wrap("tag " + full_name));
-  if (!current || !current->image) return OkStatus();
-  ESKER_FAILPOINT("index.tag.before_drop");
-  return DropIfUntagged(*current->image).Wrap("tag " + full_name + ": drop the image it had");
+  return ChangeTag(full_name, current ? &*current : nullptr, id).Wrap("tag " + full_name);
 }
 
 Status IndexImpl::DeleteTag(const std::string& name) {
   std::shared_lock gate(gate_);
   ESKER_ASSIGN_OR_RETURN(std::string full_name, NormaliseTag(name));
   std::lock_guard catalogue(catalogue_mutex_);
-  ESKER_RETURN_IF_ERROR(CheckOwner());
+  ESKER_RETURN_IF_ERROR(BeginChange());
   ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> current, FindTag(full_name));
   if (!current || !current->image) return NoSuchImage(name);
-  ESKER_RETURN_IF_ERROR(WriteTag(full_name, std::nullopt).Wrap("remove tag " + full_name));
-  ESKER_FAILPOINT("index.tag.before_drop");
-  return DropIfUntagged(*current->image).Wrap("remove tag " + full_name);
+  return ChangeTag(full_name, &*current, std::nullopt).Wrap("remove tag " + full_name);
 }
 
 }  // namespace esker

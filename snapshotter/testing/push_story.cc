@@ -1,0 +1,7 @@
+#include "crash_story.h"
+
+namespace esker::testing {
+
+std::vector<Step> PushStory() { return {}; }
+
+}  // namespace esker::testing
