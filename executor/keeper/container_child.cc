@@ -178,9 +178,9 @@ void AddUpper(int fs, const BuildPlan& plan) {
     volume = MakeTmpfsUpper(plan);
   } else {
     SetAttributes(volume, 0, plan.user_ns, Step::kMapUpper);
-    // Left by an earlier life of the sandbox that was killed. A volume never outlives the machine's
-    // boot, so the page cache that "volatile" relies on is still whole, and the mark has no
-    // meaning.
+    // Left by an earlier life of the sandbox that was killed; overlayfs refuses what has it. It
+    // guards against a page cache lost with the machine, and a volume never outlives a boot.
+    unlinkat(volume, "work/work/incompat/volatile/dirty", 0);
     unlinkat(volume, "work/work/incompat/volatile", AT_REMOVEDIR);
   }
   constexpr int kFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;

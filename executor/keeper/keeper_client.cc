@@ -185,6 +185,7 @@ Status SocketKeeperClient::ReadOne() {
   it->second->answer = {std::string(reader.GetRaw(reader.remaining())), std::move(message.fds)};
   it->second->done = true;
   it->second->ready.notify_one();
+  waiting_.erase(it);  // a connection lost right after must not change what came
   return OkStatus();
 }
 

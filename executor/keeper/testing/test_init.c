@@ -140,7 +140,10 @@ static void Escape(void) {
   SayOutcome("umount-proc", umount2("/proc/kallsyms", MNT_DETACH));
   SayOutcome("mount", mount("x", "/proc", "tmpfs", 0, NULL));
   SayOutcome("open_tree", open_tree(AT_FDCWD, "/", OPEN_TREE_CLONE));
+  // It may copy its mounts, but those of the copy are locked.
   SayOutcome("newns", unshare(CLONE_NEWNS));
+  SayOutcome("newns-umount", umount2("/", MNT_DETACH));
+  SayOutcome("newns-umount-proc", umount2("/proc/kallsyms", MNT_DETACH));
   // Descriptor 4 is a directory: `..` of it must lead nowhere.
   int up = openat(4, "../../../../..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   struct stat four;
@@ -222,6 +225,7 @@ int main(void) {
     while ((n = recv(connection, line, sizeof(line) - 1, 0)) > 0) {
       line[n] = 0;
       reply_size = 0;
+      reply[0] = 0;  // what an empty answer is
       Do(line);
       if (send(connection, reply, reply_size == 0 ? 1 : reply_size, MSG_NOSIGNAL) < 0) break;
     }
