@@ -254,6 +254,39 @@ TEST_F(Oracle, KernelAgreesOnDamagedImagesThatPass) {
   EXPECT_GT(passed, 100);
 }
 
+// An overlay of two of our layers: markers act on the lower layer, and only as far as they say.
+TEST_F(Oracle, OverlayObeysTheMarkers) {
+  Tree lower, upper;
+  for (const char* path : {"gone/f", "kept/f", "kept/g", "opaque/f", "replaced/f", "whole/f"}) {
+    Put(lower, path, Node{});
+  }
+  ASSERT_TRUE(upper.Whiteout("gone").ok());
+  ASSERT_TRUE(upper.Whiteout("kept/g").ok());
+  Put(upper, "kept/h", Node{});
+  Put(upper, "opaque/new", Node{});
+  ASSERT_TRUE(upper.Opaque("opaque").ok());
+  Put(upper, "replaced", Node{});
+  ASSERT_TRUE(upper.Whiteout("whole").ok());
+  Put(upper, "whole/again", Node{});
+  WriteImage(lower, "");
+  auto lower_mount = MountErofs(metadata_path(), "");
+  ASSERT_TRUE(lower_mount.ok()) << lower_mount.status().ToString();
+  WriteImage(upper, "");
+  auto upper_mount = MountErofs(metadata_path(), "");
+  ASSERT_TRUE(upper_mount.ok()) << upper_mount.status().ToString();
+  auto overlay = MountOverlay({upper_mount->get(), lower_mount->get()});
+  if (!overlay.ok() && overlay.status().error_number() == EINVAL) {
+    GTEST_SKIP() << "overlay layers by descriptor need Linux 6.13: " << overlay.status().ToString();
+  }
+  ASSERT_TRUE(overlay.ok()) << overlay.status().ToString();
+  for (const char* path : {"kept/f", "kept/h", "opaque/new", "replaced", "whole/again"}) {
+    EXPECT_EQ(faccessat(overlay->get(), path, F_OK, AT_SYMLINK_NOFOLLOW), 0) << path;
+  }
+  for (const char* path : {"gone", "kept/g", "opaque/f", "replaced/f", "whole/f"}) {
+    EXPECT_NE(faccessat(overlay->get(), path, F_OK, AT_SYMLINK_NOFOLLOW), 0) << path;
+  }
+}
+
 class Fsck : public Oracle {
  protected:
   void ExpectClean(const std::string& extract_to) {

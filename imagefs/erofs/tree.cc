@@ -10,16 +10,7 @@ namespace {
 
 // Replaying markers is work that grows with markers x replaced directories; no real layer comes
 // near this.
-constexpr uint64_t kMaxMarkersAppliedAgain = 10'000'000;
-
-std::string KeyOf(const PathParts& parts, size_t depth) {
-  std::string key;
-  for (size_t i = 0; i < depth; ++i) {
-    if (i > 0) key += '/';
-    key += parts[i];
-  }
-  return key;
-}
+constexpr uint64_t kMaxMarkersAppliedAgain = 10'000'000;  // in path components
 
 Node WhiteoutNode() {
   Node node;
@@ -123,64 +114,61 @@ const Inode* Tree::Impl::Resolve(const PathParts& parts, InodeId* id) const {
   return &at(at_id);
 }
 
-Result<InodeId> Tree::Impl::PutDirectory(InodeId parent, const PathParts& parts, size_t depth,
-                                         Node node, bool replace_attributes) {
+Result<Tree::Impl::Place> Tree::Impl::PutDirectory(Place parent, const PathParts& parts,
+                                                   size_t depth, Node node,
+                                                   bool replace_attributes) {
   const std::string_view name = parts[depth - 1];
-  ChildMap& siblings = *at(parent).children;
+  const MarkerIndex::Id marker = markers.Child(parent.marker, name);
+  const bool opaque = markers.At(marker) != 0;
+  ChildMap& siblings = *at(parent.directory).children;
   auto it = siblings.find(name);
   const bool there = it != siblings.end();
-  uint8_t marker = 0;
-  std::string key;
-  if (!markers.empty()) {
-    key = KeyOf(parts, depth);
-    auto found = markers.find(key);
-    if (found != markers.end()) marker = found->second;
-  }
   if (there && at(it->second).IsDirectory()) {
     Inode& inode = at(it->second);
     inode.own = true;
     if (replace_attributes) inode.node = std::move(node);
-    if (marker != 0) MarkOpaque(inode.node);
-    return it->second;
+    if (opaque) MarkOpaque(inode.node);
+    return Place{it->second, marker};
   }
-  if (there) RemoveName(parent, it);
-  if (marker != 0) MarkOpaque(node);
-  const InodeId id = Allocate(std::move(node), /*own=*/true);
-  AddName(parent, name, id);
-  if (there && !markers.empty()) ESKER_RETURN_IF_ERROR(ApplyAgainBelow(key));
-  return id;
+  if (there) RemoveName(parent.directory, it);
+  if (opaque) MarkOpaque(node);
+  const Place made{Allocate(std::move(node), /*own=*/true), marker};
+  AddName(parent.directory, name, made.directory);
+  if (there && marker != MarkerIndex::kNone) {
+    ESKER_RETURN_IF_ERROR(ApplyAgainBelow(marker, PathParts(parts.begin(), parts.begin() + depth)));
+  }
+  return made;
 }
 
-Result<InodeId> Tree::Impl::MakeParent(const PathParts& parts) {
-  InodeId directory = kRoot;
+Result<Tree::Impl::Place> Tree::Impl::MakeParent(const PathParts& parts) {
+  Place place;
   for (size_t depth = 1; depth < parts.size(); ++depth) {
-    const ChildMap& children = *at(directory).children;
+    const ChildMap& children = *at(place.directory).children;
     auto it = children.find(parts[depth - 1]);
     if (it != children.end() && at(it->second).IsDirectory() && at(it->second).own) {
-      directory = it->second;
+      place = {it->second, markers.Child(place.marker, parts[depth - 1])};
       continue;
     }
-    ESKER_ASSIGN_OR_RETURN(directory, PutDirectory(directory, parts, depth, ImplicitDirectory(),
-                                                   /*replace_attributes=*/false));
+    ESKER_ASSIGN_OR_RETURN(place, PutDirectory(place, parts, depth, ImplicitDirectory(),
+                                               /*replace_attributes=*/false));
   }
-  return directory;
+  return place;
 }
 
-Status Tree::Impl::ApplyAgainBelow(const std::string& key) {
-  const std::string prefix = key + "/";
+Status Tree::Impl::ApplyAgainBelow(MarkerIndex::Id marker, PathParts path) {
   // Opaque directories first: the directory is new and empty, so that nothing is replaced (which
   // would come back here) and whiteouts find every directory that the markers make.
-  for (const MarkerBits kind : {kOpaque, kHidden}) {
-    for (auto it = markers.lower_bound(prefix);
-         it != markers.end() && it->first.starts_with(prefix); ++it) {
-      if (++markers_applied_again > kMaxMarkersAppliedAgain) {
-        return ResourceExhaustedError(
-            fmt::format("{}: entries replace each other too often above too many whiteouts", key));
-      }
-      if ((it->second & kind) == 0) continue;
-      ESKER_ASSIGN_OR_RETURN(PathParts parts, SplitPath(it->first));
-      ESKER_RETURN_IF_ERROR(kind == kOpaque ? ApplyOpaque(parts) : ApplyHidden(parts));
-    }
+  for (const MarkerBits kind : {kMarkedOpaque, kMarkedHidden}) {
+    ESKER_RETURN_IF_ERROR(
+        markers.ForEachBelow(marker, path, [&](const PathParts& parts, uint8_t bits) {
+          markers_applied_again += (bits & kind) != 0 ? parts.size() : 1;
+          if (markers_applied_again > kMaxMarkersAppliedAgain) {
+            return ResourceExhaustedError(fmt::format(
+                "{}: entries replace each other too often above too many whiteouts", path.back()));
+          }
+          if ((bits & kind) == 0) return OkStatus();
+          return kind == kMarkedOpaque ? ApplyOpaque(parts) : ApplyHidden(parts);
+        }));
   }
   return OkStatus();
 }
@@ -228,7 +216,7 @@ Status Tree::Impl::ApplyOpaque(const PathParts& parts) {
     MarkOpaque(at(kRoot).node);
     return OkStatus();
   }
-  ESKER_ASSIGN_OR_RETURN(InodeId parent, MakeParent(parts));
+  ESKER_ASSIGN_OR_RETURN(const Place parent, MakeParent(parts));
   return PutDirectory(parent, parts, parts.size(), ImplicitDirectory(),
                       /*replace_attributes=*/false)
       .status();
@@ -246,18 +234,20 @@ Status Tree::Put(std::string_view path, Node node) {
   if (parts.empty()) {
     if (!is_directory) return InvalidArgumentError("the root can only be a directory");
     impl_->at(Impl::kRoot).node = std::move(node);
-    if (impl_->markers.contains("")) MarkOpaque(impl_->at(Impl::kRoot).node);
+    if (impl_->markers.At(MarkerIndex::kRoot) != 0) MarkOpaque(impl_->at(Impl::kRoot).node);
     return OkStatus();
   }
-  ESKER_ASSIGN_OR_RETURN(InodeId parent, impl_->MakeParent(parts));
+  ESKER_ASSIGN_OR_RETURN(const Impl::Place parent, impl_->MakeParent(parts));
   if (is_directory) {
     return impl_
         ->PutDirectory(parent, parts, parts.size(), std::move(node), /*replace_attributes=*/true)
         .status();
   }
-  ChildMap& siblings = *impl_->at(parent).children;
-  if (auto it = siblings.find(parts.back()); it != siblings.end()) impl_->RemoveName(parent, it);
-  impl_->AddName(parent, parts.back(), impl_->Allocate(std::move(node), /*own=*/true));
+  ChildMap& siblings = *impl_->at(parent.directory).children;
+  if (auto it = siblings.find(parts.back()); it != siblings.end()) {
+    impl_->RemoveName(parent.directory, it);
+  }
+  impl_->AddName(parent.directory, parts.back(), impl_->Allocate(std::move(node), /*own=*/true));
   return OkStatus();
 }
 
@@ -279,11 +269,11 @@ Status Tree::Link(std::string_view path, std::string_view target) {
   ++impl_->at(id).names;
   auto parent = impl_->MakeParent(parts);
   if (parent.ok()) {
-    ChildMap& siblings = *impl_->at(*parent).children;
+    ChildMap& siblings = *impl_->at(parent->directory).children;
     if (auto it = siblings.find(parts.back()); it != siblings.end()) {
-      impl_->RemoveName(*parent, it);
+      impl_->RemoveName(parent->directory, it);
     }
-    impl_->AddName(*parent, parts.back(), id);
+    impl_->AddName(parent->directory, parts.back(), id);
   }
   impl_->Release(id);
   return parent.status();
@@ -292,13 +282,13 @@ Status Tree::Link(std::string_view path, std::string_view target) {
 Status Tree::Whiteout(std::string_view path) {
   ESKER_ASSIGN_OR_RETURN(PathParts parts, SplitPath(path));
   if (parts.empty()) return InvalidArgumentError("a whiteout of the root");
-  impl_->markers[KeyOf(parts, parts.size())] |= Impl::kHidden;
+  impl_->markers.Add(parts, kMarkedHidden);
   return impl_->ApplyHidden(parts);
 }
 
 Status Tree::Opaque(std::string_view path) {
   ESKER_ASSIGN_OR_RETURN(PathParts parts, SplitPath(path));
-  impl_->markers[KeyOf(parts, parts.size())] |= Impl::kOpaque;
+  impl_->markers.Add(parts, kMarkedOpaque);
   return impl_->ApplyOpaque(parts);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "imagefs/erofs.h"
+#include "markers.h"
 
 namespace esker::erofs {
 
@@ -28,16 +29,10 @@ struct Inode {
   bool IsDirectory() const { return children != nullptr; }
 };
 
-using PathParts = std::vector<std::string_view>;
-
 struct Tree::Impl {
   static constexpr InodeId kRoot = 0;
 
-  enum MarkerBits : uint8_t { kHidden = 1, kOpaque = 2 };
-
-  // Markers act on lower layers in whatever order entries come, so they are remembered by path
-  // ("a/b", root "") and applied again when a directory takes the place of something else.
-  std::map<std::string, uint8_t, std::less<>> markers;
+  MarkerIndex markers;
   uint64_t markers_applied_again = 0;
 
   std::deque<Inode> inodes;  // ids are positions; pointers to nodes stay valid
@@ -56,18 +51,23 @@ struct Tree::Impl {
   // The inode at the path, or null.
   const Inode* Resolve(const PathParts& parts, InodeId* id = nullptr) const;
 
+  // A directory and what the markers say of its path.
+  struct Place {
+    InodeId directory = kRoot;
+    MarkerIndex::Id marker = MarkerIndex::kRoot;
+  };
   // The parent directory of `parts`, made where missing; non-directories in the way are replaced.
-  Result<InodeId> MakeParent(const PathParts& parts);
-  // Puts a directory's node at `name`; an existing directory keeps its children.
-  Result<InodeId> PutDirectory(InodeId parent, const PathParts& parts, size_t depth, Node node,
-                               bool replace_attributes);
-  Status ApplyAgainBelow(const std::string& key);
+  Result<Place> MakeParent(const PathParts& parts);
+  // Puts a directory's node at the first `depth` parts; an existing directory keeps its children.
+  Result<Place> PutDirectory(Place parent, const PathParts& parts, size_t depth, Node node,
+                             bool replace_attributes);
+  Status ApplyAgainBelow(MarkerIndex::Id marker, PathParts path);
   Status ApplyHidden(const PathParts& parts);
   Status ApplyOpaque(const PathParts& parts);
 };
 
 Node ImplicitDirectory();
-// The path's components without empty ones, "." and "..". INVALID_ARGUMENT: over 255 bytes or NUL.
+// Parts are views into `path`. INVALID_ARGUMENT: a part over 255 bytes, or a NUL.
 Result<PathParts> SplitPath(std::string_view path);
 
 }  // namespace esker::erofs

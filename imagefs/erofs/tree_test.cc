@@ -290,6 +290,8 @@ TEST(TreeDepth, DeepPathsNeedNoStack) {
   EXPECT_NE(again->Find(path + "f"), nullptr);
   ASSERT_OK(tree.Put("d", File()));
   EXPECT_EQ(tree.inode_count(), 2u);
+  ASSERT_OK(tree.Put(path, Dir()));
+  EXPECT_TRUE(IsWhiteout(tree, path + "w")) << "the marker outlived its directories";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -11,5 +12,8 @@ namespace esker::erofs {
 
 // data_path may be empty. The kernel's own words are in the error.
 Result<UniqueFd> MountErofs(const std::string& metadata_path, const std::string& data_path);
+
+// A read-only, detached overlay of detached mounts, the uppermost first.
+Result<UniqueFd> MountOverlay(const std::vector<int>& layers);
 
 }  // namespace esker::erofs
