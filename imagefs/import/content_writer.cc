@@ -9,11 +9,17 @@ namespace esker::import_internal {
 namespace {
 
 constexpr size_t kWindow = kMaxChunkSize;
-constexpr size_t kLeastHoleBlocks = (64u << 10) / kBlockSize;
+constexpr size_t kLeastHole = 64u << 10;
+constexpr uint64_t kMaxUnits = 64u << 10;
 
 bool IsZero(const uint8_t* data, size_t size) {
-  static constexpr uint8_t kZeros[kBlockSize] = {};
-  return std::memcmp(data, kZeros, size) == 0;
+  return data[0] == 0 && std::memcmp(data, data + 1, size - 1) == 0;
+}
+
+size_t UnitFor(uint64_t file_size) {
+  size_t unit = kBlockSize;
+  while (unit < kWindow && file_size / unit > kMaxUnits) unit *= 2;
+  return unit;
 }
 
 }  // namespace
@@ -22,7 +28,8 @@ ContentWriter::ContentWriter(PackWriter& pack, ChunkLookup& lookup, ImportProgre
                              std::function<Status()> tick)
     : pack_(pack), lookup_(lookup), progress_(progress), tick_(std::move(tick)), window_(kWindow) {}
 
-void ContentWriter::Begin() {
+void ContentWriter::Begin(uint64_t size) {
+  unit_ = UnitFor(size);
   used_ = 0;
   window_offset_ = 0;
   chunks_.clear();
@@ -68,22 +75,23 @@ Result<std::vector<erofs::Extent>> ContentWriter::End() {
 }
 
 Status ContentWriter::FlushWindow() {
-  const size_t blocks = (used_ + kBlockSize - 1) / kBlockSize;
-  size_t begin = 0;      // first block of the data run at hand
-  size_t zero_from = 0;  // first block of the zero run at hand
-  for (size_t block = 0; block <= blocks; ++block) {
-    const size_t at = block * kBlockSize;
-    const bool at_end = block == blocks;
-    if (!at_end && IsZero(&window_[at], std::min<size_t>(kBlockSize, used_ - at))) continue;
-    // Blocks zero_from to block are zeros.
-    const size_t zeros = block - zero_from;
-    if (zeros >= kLeastHoleBlocks || (at_end && zeros == blocks)) {
-      ESKER_RETURN_IF_ERROR(AddChunk(begin * kBlockSize, zero_from * kBlockSize));
-      begin = block;
+  const size_t units = (used_ + unit_ - 1) / unit_;
+  size_t begin = 0;      // first unit of the data run at hand
+  size_t zero_from = 0;  // first unit of the zero run at hand
+  for (size_t i = 0; i <= units; ++i) {
+    const size_t at = i * unit_;
+    const bool at_end = i == units;
+    if (!at_end && IsZero(&window_[at], std::min(unit_, used_ - at))) continue;
+    // Units zero_from to i are zeros.
+    const size_t zeros = i - zero_from;
+    const bool nothing_else = at_end && zeros == units;
+    if (zeros > 0 && (zeros * unit_ >= kLeastHole || nothing_else)) {
+      ESKER_RETURN_IF_ERROR(AddChunk(begin * unit_, zero_from * unit_));
+      begin = i;
     }
-    zero_from = block + 1;
+    zero_from = i + 1;
   }
-  ESKER_RETURN_IF_ERROR(AddChunk(begin * kBlockSize, used_));
+  ESKER_RETURN_IF_ERROR(AddChunk(begin * unit_, used_));
   window_offset_ += kWindow;
   used_ = 0;
   return OkStatus();

@@ -14,8 +14,10 @@
 
 namespace esker::import_internal {
 
-// Cuts each file at multiples of 1 MiB. Within such a window runs of at least 64 KiB of zero blocks
-// (and windows of nothing else) become holes; what stands between is a chunk. Chunks that the pack
+// Cuts each file at multiples of 1 MiB. Within such a window runs of at least 64 KiB of zeros (and
+// windows of nothing else) become holes; what stands between is a chunk. Holes begin and end at
+// multiples of a unit that grows with the file, since EROFS needs an index entry for each unit of a
+// file with holes: 4096 bytes up to 256 MiB, 1 MiB from 64 GiB on. Chunks that the pack
 // or the store has are not stored again. A file with the chunks of an earlier one shares its place
 // in the blob; else its chunks are appended, so that the blob is in order of first appearance and
 // contiguous content is one extent. Memory: one window, and the chunk list.
@@ -25,8 +27,8 @@ class ContentWriter {
   ContentWriter(PackWriter& pack, ChunkLookup& lookup, ImportProgress& progress,
                 std::function<Status()> tick);
 
-  // One file: Begin, then any of Space+Advance and Skip in file order, then End.
-  void Begin();
+  // One file of that size: Begin, then any of Space+Advance and Skip in file order, then End.
+  void Begin(uint64_t size);
   // Where the next bytes of the file go; never empty.
   std::span<uint8_t> Space();
   // So many bytes of Space() have been filled.
@@ -58,6 +60,7 @@ class ContentWriter {
 
   std::vector<uint8_t> window_;
   size_t used_ = 0;
+  size_t unit_ = kBlockSize;         // where holes may begin and end in the file at hand
   uint64_t window_offset_ = 0;       // of the window in the file; a multiple of its size
   std::vector<PlacedChunk> chunks_;  // of the file at hand
 

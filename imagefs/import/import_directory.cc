@@ -22,7 +22,7 @@ using import_internal::LayerBuilder;
 using import_internal::XattrVerdict;
 
 // Descriptors are few: below this depth a directory is closed and found again on the way back.
-constexpr size_t kMaxOpenDirectories = 64;
+constexpr size_t kMaxOpenDirectories = 128;
 constexpr size_t kMaxPathBytes = 1u << 20;
 
 std::optional<erofs::FileType> TypeOf(mode_t mode) {
@@ -259,7 +259,7 @@ class DirectoryWalk {
     if (node.size == 0) return OkStatus();
     ESKER_ASSIGN_OR_RETURN(UniqueFd fd, entry.OpenFile());
     ContentWriter& content = builder_.content();
-    content.Begin();
+    content.Begin(node.size);
     ESKER_RETURN_IF_ERROR(CopyFile(fd.get(), node.size, content));
     ESKER_ASSIGN_OR_RETURN(node.extents, content.End());
     builder_.progress().bytes_read += node.size;

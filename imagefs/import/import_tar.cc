@@ -151,7 +151,7 @@ Status AddEntry(TarReader& tar, TarEntry& entry, LayerBuilder& builder) {
   }
   if (node.type == erofs::FileType::kRegular) {
     node.size = entry.size;
-    builder.content().Begin();
+    builder.content().Begin(entry.size);
     ESKER_RETURN_IF_ERROR(tar.ReadContent(builder.content()));
     ESKER_ASSIGN_OR_RETURN(node.extents, builder.content().End());
   }
