@@ -59,7 +59,7 @@ void KeeperFixture::SetUp() {
   ASSERT_EQ(symlink((programs + "/esker-keeper").c_str(), (root + "/bin/esker-keeper").c_str()), 0);
   ASSERT_EQ(symlink((programs + "/esker-imagefs").c_str(), (root + "/bin/esker-imagefs").c_str()),
             0);
-  ASSERT_EQ(symlink(ESKER_TEST_INIT, (root + "/bin/esker-init").c_str()), 0);
+  ASSERT_EQ(symlink(InitProgram().c_str(), (root + "/bin/esker-init").c_str()), 0);
   options_.data_directory = root + "/data";
   options_.store_directory = root + "/store";
   options_.cache_directory = root + "/cache";
@@ -79,6 +79,12 @@ void KeeperFixture::MakeLayer() {
   for (const char* name : {"/etc", "/bin", "/tmp", "/home/user"}) {
     ASSERT_TRUE(MakeDirectories(root + name, 0755).ok());
   }
+  // A static busybox, and its applets as links.
+  Result<CommandOutput> busybox =
+      RunCommand({"sh", "-c",
+                  "cp $(command -v busybox) '" + root + "/bin/busybox' && for a in $('" + root +
+                      "/bin/busybox' --list); do ln -s busybox '" + root + "/bin/'$a; done 2>&-"});
+  ASSERT_TRUE(busybox.ok() && PathExists(root + "/bin/busybox")) << "install busybox-static";
   Result<UniqueFd> marker = OpenFile(root + "/marker", O_CREAT | O_WRONLY | O_TRUNC, 0644);
   ASSERT_TRUE(marker.ok());
   std::string text = "the image's own root\n";
@@ -117,7 +123,7 @@ Result<KeeperFixture::Box> KeeperFixture::Create(const ContainerSpec& spec, int 
   ESKER_ASSIGN_OR_RETURN(CgroupEntryFds entry, cgroups_->OpenEntry(spec.sandbox_id));
   std::vector<int> tasks;
   for (const UniqueFd& fd : entry.tasks) tasks.push_back(fd.get());
-  std::string path = temp_->path() + "/sockets/" + spec.sandbox_id;
+  std::string path = SocketPath(spec.sandbox_id);
   ESKER_ASSIGN_OR_RETURN(UniqueFd listen, ListenSeqpacket(path));
   Box box;
   ESKER_ASSIGN_OR_RETURN(

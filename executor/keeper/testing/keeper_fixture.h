@@ -25,6 +25,9 @@ class KeeperFixture : public testing::Test {
   // Ends everything and fails if a process, mount, cgroup or descriptor is left.
   void TearDown() override;
 
+  // What runs as PID 1.
+  virtual std::string InitProgram() const { return ESKER_TEST_INIT; }
+  std::string SocketPath(const std::string& id) const { return temp_->path() + "/sockets/" + id; }
   ContainerSpec Spec(const std::string& id, uint32_t range = 0);
   // A directory with upper/ and work/.
   UniqueFd NewVolume(const std::string& name);

@@ -8,7 +8,7 @@
 //   list PATH       names in a directory, one a line
 //   ids             uid gid, capability sets, parent-death signal, descriptors open
 //   lo              "up" if the loopback interface is
-//   port            binds TCP port 80
+//   port            binds TCP port 80, opens a ping socket
 //   child-look      from a child: reads /proc/1/mem, /proc/1/exe, traces and kills PID 1
 //   escape          from a child: the ways back to the old root (docs/decisions/0002-keeper.md)
 //   filter          from a child: installs the filter of descriptor 5, then tries refused calls
@@ -109,6 +109,9 @@ static void Port(void) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   SayOutcome("bind", bind(fd, (struct sockaddr*)&address, sizeof(address)));
   close(fd);
+  int ping = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_ICMP);
+  SayOutcome("ping", ping);
+  close(ping);
 }
 
 static void ChildLook(void) {
