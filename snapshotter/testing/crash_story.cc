@@ -106,6 +106,14 @@ std::vector<Step> IndexStory() {
   };
 }
 
+Status CheckLayers(Store& store, Index& index, const Manifest& manifest) {
+  for (const ImageLayer& layer : manifest.layers) {
+    ESKER_RETURN_IF_ERROR(CheckBlob(store, index, layer.metadata));
+    if (layer.has_data()) ESKER_RETURN_IF_ERROR(CheckBlob(store, index, layer.data));
+  }
+  return OkStatus();
+}
+
 Result<std::string> Describe(Store& store, Index& index) {
   ESKER_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, index.ListImages());
   std::vector<std::string> lines;
@@ -116,10 +124,7 @@ Result<std::string> Describe(Store& store, Index& index) {
       ESKER_ASSIGN_OR_RETURN(ImageRecord resolved, index.ResolveImage(tag));
       if (resolved.id != image.id) return InternalError("tag " + tag + " resolves elsewhere");
     }
-    for (const ImageLayer& layer : image.manifest.layers) {
-      ESKER_RETURN_IF_ERROR(CheckBlob(store, index, layer.metadata));
-      if (layer.has_data()) ESKER_RETURN_IF_ERROR(CheckBlob(store, index, layer.data));
-    }
+    ESKER_RETURN_IF_ERROR(CheckLayers(store, index, image.manifest));
     lines.push_back(line + "\n");
   }
   std::sort(lines.begin(), lines.end());

@@ -24,6 +24,9 @@ std::vector<Step> IndexStory();
 std::vector<Step> PushStory();
 std::vector<Step> StoryByName(std::string_view name);
 
+// Every chunk of every layer is where the index says, with the right bytes.
+Status CheckLayers(Store& store, Index& index, const Manifest& manifest);
+
 // What a user sees: the labels of all images that exist, with their tags; and that every chunk of
 // every layer is there and right.
 Result<std::string> Describe(Store& store, Index& index);
