@@ -224,6 +224,8 @@ TEST_F(BtrfsStoreTest, LimitZeroIsNoneAndALimitCanBeLifted) {
   ASSERT_TRUE(store_->SetLimit("a", kMiB).ok());
   Status refused = Write(Volume("a") + "/upper/g", "more");
   EXPECT_EQ(refused.error_number(), EDQUOT) << refused.ToString();
+  ASSERT_TRUE(store_->SetLimit("a", 5ull << 40).ok());
+  EXPECT_EQ(store_->GetUsage("a")->limit, 5ull << 40);
   ASSERT_TRUE(store_->SetLimit("a", 0).ok());
   EXPECT_EQ(store_->GetUsage("a")->limit, 0u);
   EXPECT_EQ(Fill(Volume("a") + "/upper/h", 8 * kMiB), "");

@@ -112,7 +112,6 @@ TEST_F(PlainStoreTest, SnapshotKeepsWhatFilesAre) {
   ASSERT_TRUE(store_->Create("a", 0).ok());
   std::string upper = Volume("a") + "/upper";
   Write(upper + "/f", "data");
-  ASSERT_EQ(chmod((upper + "/f").c_str(), 04751), 0);
   ASSERT_EQ(setxattr((upper + "/f").c_str(), "user.k", "v", 1, 0), 0);
   ASSERT_EQ(mkdir((upper + "/d").c_str(), 0711), 0);
   ASSERT_EQ(link((upper + "/f").c_str(), (upper + "/d/hard").c_str()), 0);
@@ -122,6 +121,7 @@ TEST_F(PlainStoreTest, SnapshotKeepsWhatFilesAre) {
   ASSERT_EQ(utimensat(AT_FDCWD, (upper + "/d").c_str(), times, 0), 0);
   constexpr off_t kHole = 64 << 20;
   ASSERT_EQ(truncate((upper + "/f").c_str(), kHole), 0);
+  ASSERT_EQ(chmod((upper + "/f").c_str(), 04751), 0);  // last: writing clears the set-id bit
 
   auto snapshot = store_->Snapshot("a", "s");
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().ToString();
