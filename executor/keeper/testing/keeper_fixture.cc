@@ -90,6 +90,7 @@ void KeeperFixture::MakeLayer() {
   std::string text = "the image's own root\n";
   ASSERT_TRUE(WriteFull(marker->get(), text.data(), text.size()).ok());
   ASSERT_EQ(chown((root + "/home/user").c_str(), 1000, 1000), 0);
+  AddFilesToImage(root);
   layer_.metadata_path = temp_->path() + "/layer.erofs";
   layer_.complete_path = temp_->path() + "/layer.data";
   Result<CommandOutput> made =
@@ -135,7 +136,7 @@ Result<KeeperFixture::Box> KeeperFixture::Create(const ContainerSpec& spec, int 
 std::string KeeperFixture::Ask(Box& box, const std::string& line) {
   Status sent = SendMessage(box.talk.get(), line);
   EXPECT_TRUE(sent.ok()) << sent.ToString();
-  EXPECT_TRUE(WaitReadable(box.talk.get(), 10'000).ok()) << line;
+  EXPECT_TRUE(WaitReadable(box.talk.get(), 60'000).ok()) << line;
   Result<SocketMessage> reply = ReceiveMessage(box.talk.get());
   EXPECT_TRUE(reply.ok()) << reply.status().ToString();
   return reply.ok() ? reply->data : "";

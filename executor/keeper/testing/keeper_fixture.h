@@ -27,6 +27,8 @@ class KeeperFixture : public testing::Test {
 
   // What runs as PID 1.
   virtual std::string InitProgram() const { return ESKER_TEST_INIT; }
+  // More for the layer's tree, which lies at `root` before it is packed.
+  virtual void AddFilesToImage(const std::string& root) { (void)root; }
   std::string SocketPath(const std::string& id) const { return temp_->path() + "/sockets/" + id; }
   ContainerSpec Spec(const std::string& id, uint32_t range = 0);
   // A directory with upper/ and work/.

@@ -2,6 +2,7 @@
 // that a test looks at a sandbox from inside. Static, no libraries of the image.
 //
 //   read PATH       the file's content, or "error N"
+//   sum PATH        64-bit FNV-1a of the content
 //   write PATH      creates it with content "x"
 //   link PATH       what readlink says
 //   stat PATH       "mode uid gid"
@@ -65,6 +66,20 @@ static void Read(const char* path) {
   }
   if (n < 0) Say("error %d", errno);
   close(fd);
+}
+
+static void Sum(const char* path) {
+  static unsigned char buffer[1 << 20];
+  unsigned long sum = 14695981039346656037u;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Say("error %d", errno);
+  ssize_t n;
+  while ((n = read(fd, buffer, sizeof(buffer))) > 0) {
+    for (ssize_t i = 0; i < n; ++i) sum = (sum ^ buffer[i]) * 1099511628211u;
+  }
+  close(fd);
+  if (n < 0) return Say("error %d", errno);
+  Say("%lu", sum);
 }
 
 static void Write(const char* path) {
@@ -195,6 +210,7 @@ static void Do(char* line) {
   char* argument = strchr(line, ' ');
   if (argument != NULL) *argument++ = 0;
   if (strcmp(line, "read") == 0) return Read(argument);
+  if (strcmp(line, "sum") == 0) return Sum(argument);
   if (strcmp(line, "write") == 0) return Write(argument);
   if (strcmp(line, "list") == 0) return List(argument);
   if (strcmp(line, "ids") == 0) return Ids();

@@ -1,0 +1,104 @@
+// Layers whose data is fetched while the container runs: keeper, blob server and EROFS together.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "base/io.h"
+#include "imagefs/blob_map.h"
+#include "imagefs/cache_layout.h"
+#include "imagefs/pack.h"
+#include "imagefs/store.h"
+#include "testing/keeper_fixture.h"
+
+namespace esker::keeper {
+namespace {
+
+class KeeperLazyTest : public KeeperFixture {
+ protected:
+  // Puts the layer's data into the store and its map into the cache, and forgets the local file.
+  void PublishData() {
+    Result<std::string> data = ReadFileToString(layer_.complete_path, 256 << 20);
+    ASSERT_TRUE(data.ok());
+    Result<std::unique_ptr<Store>> store = Store::Open(options_.store_directory);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    auto writer = PackWriter::Create(**store);
+    ASSERT_TRUE(writer.ok());
+    BlobChunks list;
+    for (size_t at = 0; at < data->size(); at += kMaxChunkSize) {
+      std::string_view bytes = std::string_view(*data).substr(at, kMaxChunkSize);
+      ChunkRef ref{Sha256::Of(bytes), static_cast<uint32_t>(bytes.size())};
+      ASSERT_TRUE(
+          (*writer)
+              ->AddChunk(ref, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()})
+              .ok());
+      list.chunks.push_back(ref);
+    }
+    (*writer)->AddBlob(list);
+    auto published = (*writer)->Finish();
+    ASSERT_TRUE(published.ok()) << published.status().ToString();
+    std::map<Digest, ChunkLocation> where;
+    for (const PackChunk& chunk : published->footer.chunks) {
+      where[chunk.ref.digest] = published->footer.Locate(published->id, chunk);
+    }
+    std::vector<ChunkLocation> locations;
+    for (const ChunkRef& ref : list.chunks) locations.push_back(where.at(ref.digest));
+    BlobMap map = BlobMap::Make(list, locations);
+    CacheLayout cache;
+    cache.root = options_.cache_directory;
+    ASSERT_TRUE(cache.MakeDirectories().ok());
+    ASSERT_TRUE(ReplaceFileDurably(cache.MapPath(map.id), map.Serialise()).ok());
+    layer_.complete_path.clear();
+    layer_.data_blob = map.id.ToHex();
+  }
+  void AddFilesToImage(const std::string& root) override {
+    std::mt19937_64 random(7);
+    std::string bytes(48 << 20, '\0');
+    for (size_t i = 0; i < bytes.size(); i += 8) {
+      uint64_t word = random();
+      memcpy(bytes.data() + i, &word, 8);
+    }
+    sum_ = Checksum(bytes);
+    Result<UniqueFd> file = OpenFile(root + "/big", O_CREAT | O_WRONLY, 0644);
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(WriteFull(file->get(), bytes.data(), bytes.size()).ok());
+  }
+  // As in testing/test_init.c.
+  static std::string Checksum(const std::string& bytes) {
+    uint64_t sum = 14695981039346656037u;
+    for (unsigned char c : bytes) sum = (sum ^ c) * 1099511628211u;
+    return std::to_string(sum);
+  }
+
+  std::string sum_;
+};
+
+TEST_F(KeeperLazyTest, TheBlobServerMayDieWhileAContainerReads) {
+  PublishData();
+  ASSERT_FALSE(HasFatalFailure());
+  Result<Box> box = Create(Spec("lazy"));
+  ASSERT_TRUE(box.ok()) << box.status().ToString();
+  EXPECT_EQ(Ask(*box, "read /marker"), "the image's own root\n");
+  std::atomic<bool> read = false;
+  std::atomic<int> killed = 0;
+  std::thread killer([&] {
+    while (!read) {
+      Result<pid_t> pid = client_->BlobServerPid();
+      if (!pid.ok()) continue;  // one is being started
+      Result<Process> server = Process::Open(*pid);
+      if (server.ok() && killed < 4 && server->Kill(SIGKILL).ok()) ++killed;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lets it serve a little
+    }
+  });
+  EXPECT_EQ(Ask(*box, "sum /big"), sum_);
+  read = true;
+  killer.join();
+  EXPECT_GE(killed, 1);
+}
+
+}  // namespace
+}  // namespace esker::keeper
