@@ -15,7 +15,7 @@ struct CompareOptions {
   bool symlink_modes = true;  // where the host file system keeps them
   bool set_id_bits = true;
   bool directory_links = true;  // link counts of directories
-  bool holes = true;            // SEEK_HOLE agrees with the extents
+  bool holes = true;            // SEEK_DATA and SEEK_HOLE agree with the extents
 };
 // Empty when `dirfd` holds exactly the tree, with file content taken from `device`; else what
 // differs first. Every name is also looked up by itself, besides being listed. Files up to 16 MiB
