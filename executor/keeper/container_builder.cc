@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kMaxPending = 1024;  // each holds up to 20 descriptors
 constexpr size_t kMaxRunning = 32;    // more children only take turns on the processors
 constexpr size_t kCachedRanges = 1024;
+constexpr size_t kPooledNetworks = 16;
 constexpr int64_t kBuildDeadlineNs = 30'000'000'000;
 
 }  // namespace
@@ -49,7 +50,8 @@ ContainerBuilder::ContainerBuilder(EventLoop& loop, LayerTable& layers,
     : loop_(loop),
       layers_(layers),
       user_namespaces_(options.first_host_id, options.range_size, kCachedRanges),
-      init_(options.binary_directory + "/esker-init") {}
+      init_(options.binary_directory + "/esker-init"),
+      networks_(loop, kPooledNetworks) {}
 
 ContainerBuilder::~ContainerBuilder() = default;
 
@@ -61,7 +63,9 @@ Status ContainerBuilder::Open() {
   ESKER_ASSIGN_OR_RETURN(Process self, Process::Open(getpid()));
   self_.reset(fcntl(self.pidfd(), F_DUPFD_CLOEXEC, 0));
   if (!self_.valid()) return ErrnoError("duplicate the keeper's own pidfd");
-  return init_.Current().ok() ? OkStatus() : init_.Current().status();
+  ESKER_RETURN_IF_ERROR(init_.Current().ok() ? OkStatus() : init_.Current().status());
+  networks_.Refill();
+  return OkStatus();
 }
 
 void ContainerBuilder::Build(CreateRequest request, std::vector<UniqueFd> fds, Done done) {
@@ -131,13 +135,15 @@ Status ContainerBuilder::Launch(const std::shared_ptr<Job>& job) {
   uint32_t first = user_namespaces_.FirstId(spec.range);
   std::string first_text = std::to_string(first), tty_text = std::to_string(first + 5);
   std::string shm_text = std::to_string(spec.shm_bytes);
-  std::string ping_text =
-      first_text + " " + std::to_string(first + user_namespaces_.range_size() - 1);
   std::vector<int> tasks, layers;
   for (const UniqueFd& fd : job->tasks) tasks.push_back(fd.get());
   for (const auto& layer : job->layers) layers.push_back(layer->mount.get());
 
+  UniqueFd network;
+  if (spec.private_network) network = networks_.Take();
+
   BuildPlan plan;
+  plan.network_ns = network.get();
   plan.report = write_end.get();
   plan.keeper_pidfd = self_.get();
   plan.template_ns = templates_.mount_namespace.get();
@@ -165,7 +171,6 @@ Status ContainerBuilder::Launch(const std::shared_ptr<Job>& job) {
   plan.first_id_text = first_text.c_str();
   plan.tty_gid_text = tty_text.c_str();
   plan.shm_bytes_text = shm_text.c_str();
-  plan.ping_range_text = ping_text.c_str();
 
   int pidfd = -1;
   clone_args args = {};

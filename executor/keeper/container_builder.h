@@ -14,6 +14,7 @@
 #include "container_child.h"
 #include "init_image.h"
 #include "layer_table.h"
+#include "network_pool.h"
 #include "protocol.h"
 #include "templates.h"
 #include "user_namespaces.h"
@@ -36,6 +37,8 @@ class ContainerBuilder {
   // `fds` in the order of CreateRequest; the request has passed CheckCreate. Calls `done` once.
   // RESOURCE_EXHAUSTED at once when too many wait already. After a failure nothing is left.
   void Build(CreateRequest request, std::vector<UniqueFd> fds, Done done);
+  // Ends what works ahead; nothing is pending any more.
+  void Stop() { networks_.Stop(); }
   size_t pending() const { return pending_; }
 
  private:
@@ -53,6 +56,7 @@ class ContainerBuilder {
   std::vector<ProcCover> covers_;
   UserNamespaces user_namespaces_;
   InitImage init_;
+  NetworkPool networks_;
   UniqueFd filter_;
   std::string filter_path_;
   UniqueFd self_;                           // the keeper's own pidfd

@@ -3,16 +3,13 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/openat2.h>
-#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/fsuid.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,6 +18,7 @@
 #include <cstring>
 
 #include "container_steps.h"
+#include "loopback.h"
 
 namespace esker::keeper {
 namespace {
@@ -139,13 +137,15 @@ void MapLowers(Child& c) {
   c.lowers[c.lower_count++] = skeleton;
 }
 
-void BringUpLoopback() {
-  int fd = Check(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), Step::kLoopback);
-  ifreq request = {};
-  memcpy(request.ifr_name, "lo", 3);
-  request.ifr_flags = IFF_UP | IFF_RUNNING;
-  Check(ioctl(fd, SIOCSIFFLAGS, &request), Step::kLoopback);
-  close(fd);
+void EnterNetwork(const BuildPlan& plan) {
+  if (!plan.private_network) return;
+  if (plan.network_ns >= 0) {
+    Check(setns(plan.network_ns, CLONE_NEWNET), Step::kNetwork);
+    return;
+  }
+  Check(unshare(CLONE_NEWNET), Step::kNetwork);
+  const char* failed = SetUpLoopback();
+  if (failed != nullptr) Fail(Step::kNetwork, errno, failed);
 }
 
 // overlayfs works on its upper with the credentials that mounted it. They are those of the range's
@@ -282,13 +282,6 @@ void MountProc(const Child& c) {
   int target = MountPoint(c, "proc");
   Attach(proc, target, Step::kProc);
   close(target);
-  if (c.plan.private_network) {
-    // The network namespace belongs to the host's user namespace, so the sandbox's root has no
-    // CAP_NET_BIND_SERVICE in it: low ports and ping are opened to all instead.
-    WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0", Step::kNetworkSettings);
-    WriteFile("/proc/sys/net/ipv4/ping_group_range", c.plan.ping_range_text,
-              Step::kNetworkSettings);
-  }
   CoverProc(c, proc);
   close(proc);
 }
@@ -396,14 +389,13 @@ void BuildContainer(const BuildPlan& plan) {
   umask(0);
   // First of all, so that the rest is charged to the sandbox and its cgroup namespace starts there.
   JoinCgroups(plan);
-  // While the keeper's own mounts can still be seen.
+  // While the keeper's own /proc can still be seen.
   WriteFile("/proc/self/oom_score_adj", kOomScore, Step::kOomScore);
   c.filter = Check(open(plan.filter_path, O_RDONLY | O_CLOEXEC), Step::kOpenFilter);
+  EnterNetwork(plan);
   MapLowers(c);
   Check(setns(plan.template_ns, CLONE_NEWNS), Step::kEnterTemplate);
-  Check(unshare(CLONE_NEWNS | CLONE_NEWCGROUP | (plan.private_network ? CLONE_NEWNET : 0)),
-        Step::kUnshare);
-  if (plan.private_network) BringUpLoopback();
+  Check(unshare(CLONE_NEWNS | CLONE_NEWCGROUP), Step::kUnshare);
   MountRoot(c);
   EnterRoot(c);
   MountProc(c);

@@ -30,6 +30,7 @@ struct BuildPlan {
   int keeper_pidfd = -1;              // to notice that the keeper died before it could be watched
   int template_ns = -1;               // the template mount namespace
   int user_ns = -1;                   // the range's
+  int network_ns = -1;                // from the pool; -1: the child makes its own
   int skeleton = -1;                  // lowest lower: the mount points
   int dev = -1, sys = -1;             // what is bound there
   int volume = -1;                    // detached mount of the volume; -1: tmpfs upper
@@ -54,7 +55,6 @@ struct BuildPlan {
   const char* first_id_text = nullptr;  // mount option uid=, gid=
   const char* tty_gid_text = nullptr;   // the range's group 5
   const char* shm_bytes_text = nullptr;
-  const char* ping_range_text = nullptr;  // net.ipv4.ping_group_range
 };
 
 [[noreturn]] void BuildContainer(const BuildPlan& plan);

@@ -334,6 +334,7 @@ Status Keeper::OnShutdown() {
   if (unlink(socket_path_.c_str()) != 0 && errno != ENOENT) {
     LogWarning("unlink-socket", {{"errno", errno}});
   }
+  builder_->Stop();
   layers_->DropIdle();
   shutdown_ = blobs_.Stop();
   loop_->Stop();  // the answer has been sent or queued before; the client waits for our end
