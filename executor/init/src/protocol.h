@@ -61,7 +61,7 @@ InitFileResult GetTail(WireReader& reader);
 Status GetError(WireReader& reader);
 
 // Fewest bytes that one of them takes, for GetCount.
-inline constexpr size_t kLeastStatusBytes = 42;
+inline constexpr size_t kLeastStatusBytes = 38;
 inline constexpr size_t kLeastFileInfoBytes = 49;
 
 }  // namespace esker::init_protocol
