@@ -241,6 +241,29 @@ TEST_F(ServingTest, FiftyReadersSeeNothingOfTwentyKills) {
   }
 }
 
+TEST_F(ServingTest, ServersThatDieBeforeOrWhileTheyAnswerTheFirstRequestAreReplaced) {
+  ImageLayer layer = PublishLayer(12, 3, 10'000);
+  ASSERT_TRUE(layers_->Ensure(layer).ok());
+  // Waits in the kernel from before the first server on: INIT, then LOOKUP.
+  struct stat status {};
+  std::atomic<int> result{1};
+  std::thread waiter([&] {
+    result = ::stat((mountpoint_ + "/" + layer.data.ToHex()).c_str(), &status) == 0 ? 0 : -errno;
+  });
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 20; ++i) {
+    StartServer();
+    // At any instant of its start, on a busy machine too.
+    const int64_t until = Clock::System().MonotonicNanos() + random() % 15'000'000;
+    while (Clock::System().MonotonicNanos() < until) std::this_thread::yield();
+    KillServer(SIGKILL);
+  }
+  StartServer();
+  waiter.join();
+  EXPECT_EQ(result, 0) << std::strerror(-result);
+  EXPECT_EQ(static_cast<uint64_t>(status.st_size), layer.data_bytes);
+}
+
 TEST_F(ServingTest, AnUpgradeBySigtermIsNotSeenWhileTheStoreIsAway) {
   ImageLayer layer = PublishLayer(4, 10, 500'000);
   StartServer();

@@ -5,14 +5,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include "base/failpoint.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "uncached_read.h"
 
 namespace esker {
+namespace {
+
+constexpr size_t kLargeRead = 64u << 10;
+
+}  // namespace
 
 void CacheHealth::ReportWriteError(const Status& status) {
   const int64_t now = clock_.MonotonicNanos();
@@ -93,7 +100,7 @@ bool CacheFile::Read(const BlobLayout& layout, uint32_t first, uint32_t end, uin
   for (uint32_t i = first; i < end; ++i) {
     if (!Prove(layout, i)) return false;
   }
-  if (!PReadExact(data_.get(), out.data(), out.size(), offset, "cached range").ok()) {
+  if (!ReadRange(offset, out)) {
     for (uint32_t i = first; i < end; ++i) Drop(i);
     return false;
   }
@@ -105,6 +112,21 @@ bool CacheFile::Read(const BlobLayout& layout, uint32_t first, uint32_t end, uin
     const uint64_t from = std::max(gap, offset);
     const uint64_t to = std::min(gap_end, offset + out.size());
     if (from < to) std::memset(out.data() + (from - offset), 0, to - from);
+  }
+  return true;
+}
+
+bool CacheFile::ReadRange(uint64_t offset, std::span<uint8_t> out) {
+  // A large read is a sequential one, and its reader keeps the pages; small ones come back for
+  // their neighbours.
+  const bool once = out.size() >= kLargeRead;
+  while (!out.empty()) {
+    ssize_t n = once ? ReadUncached(data_.get(), out, offset)
+                     : ::pread(data_.get(), out.data(), out.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    out = out.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
   }
   return true;
 }

@@ -56,6 +56,7 @@ class CacheFile {
 
  private:
   Status OpenData();
+  bool ReadRange(uint64_t offset, std::span<uint8_t> out);
   bool Prove(const BlobLayout& layout, uint32_t chunk);
   void Drop(uint32_t chunk);
 

@@ -1,10 +1,9 @@
 #include "pack_source.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 
 #include "base/failpoint.h"
+#include "uncached_read.h"
 
 namespace esker {
 
@@ -13,8 +12,8 @@ Result<size_t> PackSource::Read(const PackId& pack, uint64_t offset, std::span<u
   ESKER_ASSIGN_OR_RETURN(Handle handle, Open(pack));
   size_t done = 0;
   while (done < out.size()) {
-    ssize_t n = ::pread(handle->get(), out.data() + done, out.size() - done,
-                        static_cast<off_t>(offset + done));
+    // What is kept is the plain bytes, in the cache file.
+    ssize_t n = ReadUncached(handle->get(), out.subspan(done), offset + done);
     if (n == 0) break;
     if (n < 0) {
       if (errno == EINTR) continue;
