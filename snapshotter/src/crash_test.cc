@@ -26,6 +26,12 @@ struct Outcome {
   bool succeeded() const { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 };
 
+// Where the start after a crash is killed in its turn.
+constexpr const char* kSecondKills[] = {
+    "store.owner.after_link",         "index.reconcile.packs",     "index.reconcile.names",
+    "index.image_state.after_record", "store.record.after_link@2", "index.register.chunks",
+    "index.tag.after_record"};
+
 class CrashTest : public ::testing::TestWithParam<std::string> {
  protected:
   struct Place {
@@ -35,13 +41,14 @@ class CrashTest : public ::testing::TestWithParam<std::string> {
     std::string database() const { return directory.path() + "/index"; }
   };
 
-  Outcome RunDriver(const Place& place, const std::string& failpoints) {
+  Outcome RunDriver(const Place& place, const std::string& failpoints,
+                    const std::string& story = GetParam()) {
     Must(Store::Initialise(place.store()));
     const std::string out_path = place.directory.path() + "/out";
     UniqueFd out = Must(OpenFile(out_path, O_WRONLY | O_CREAT | O_TRUNC));
     UniqueFd err = Must(OpenFile(place.directory.path() + "/err", O_WRONLY | O_CREAT | O_TRUNC));
     SpawnOptions options;
-    options.argv = {ESKER_CRASH_DRIVER, place.store(), place.database(), GetParam()};
+    options.argv = {ESKER_CRASH_DRIVER, place.store(), place.database(), story};
     options.env = {"ESKER_FAILPOINTS=" + failpoints, "TMPDIR=" + place.directory.path()};
     options.stdout_fd = out.get();
     options.stderr_fd = err.get();
@@ -115,7 +122,10 @@ TEST_P(CrashTest, KilledAtEveryFailurePoint) {
       Outcome outcome = RunDriver(place, point + "=kill@" + std::to_string(hit));
       if (outcome.succeeded()) break;  // it is not passed that often
       ASSERT_TRUE(outcome.killed()) << outcome.errors;
-      ++kills;
+      std::string second = kSecondKills[kills++ % std::size(kSecondKills)];
+      size_t at = std::min(second.find('@'), second.size());
+      second.insert(at, "=kill");
+      RunDriver(place, second, "only open");  // killed, if it comes by that point
       size_t done = outcome.steps_done;
       CheckWhatIsLeft(place, states[done], states[std::min(done + 1, states.size() - 1)]);
       if (HasFatalFailure()) return;

@@ -1,5 +1,6 @@
 #include "entries.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/wire.h"
@@ -33,6 +34,10 @@ std::string TagKey(std::string_view name) { return Join('n', name, {}); }
 std::string ImageTagPrefix(const ImageId& image) { return Join('i', image.digest.AsBytes(), {}); }
 std::string ImageTagKey(const ImageId& image, std::string_view name) {
   return Join('i', image.digest.AsBytes(), name);
+}
+std::string_view NameOfTagKey(std::string_view key) {
+  const size_t at = key.starts_with('i') ? 1 + sizeof(Digest::bytes) : 1;
+  return key.substr(std::min(at, key.size()));
 }
 Digest DigestAt(std::string_view key, size_t at) {
   Digest digest;

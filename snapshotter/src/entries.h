@@ -24,6 +24,7 @@ inline constexpr char kImageHolder = 'i';
 std::string TagKey(std::string_view name);
 std::string ImageTagPrefix(const ImageId& image);
 std::string ImageTagKey(const ImageId& image, std::string_view name);
+std::string_view NameOfTagKey(std::string_view key);  // of either
 // The digest that starts at `at`; the key must be long enough.
 Digest DigestAt(std::string_view key, size_t at);
 

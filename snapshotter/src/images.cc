@@ -133,8 +133,7 @@ Result<std::vector<ImageRecord>> IndexImpl::ListImages() {
   std::shared_lock gate(gate_);
   std::map<ImageId, std::vector<std::string>> tags;
   ESKER_RETURN_IF_ERROR(db_->Scan(Family::kTags, "i", [&](std::string_view key, auto) {
-    constexpr size_t kNameAt = 1 + sizeof(Digest::bytes);
-    tags[ImageId{DigestAt(key, 1)}].emplace_back(key.substr(kNameAt));
+    tags[ImageId{DigestAt(key, 1)}].emplace_back(NameOfTagKey(key));
     return true;
   }));
   std::vector<ImageRecord> records;
@@ -159,6 +158,22 @@ Result<std::vector<ImageRecord>> IndexImpl::ListImages() {
     return std::tie(a.published_ns, a.id) < std::tie(b.published_ns, b.id);
   });
   return records;
+}
+
+Result<std::vector<ImageId>> IndexImpl::ListChildren(const ImageId& id) {
+  std::shared_lock gate(gate_);
+  std::vector<ImageId> children;
+  Status failed;
+  ESKER_RETURN_IF_ERROR(
+      db_->Scan(Family::kLineage, id.digest.AsBytes(), [&](std::string_view key, auto) {
+        ImageId child{DigestAt(key, sizeof(Digest::bytes))};
+        Result<std::optional<ImageEntry>> entry = FindImage(child);
+        failed = entry.status();
+        if (entry.ok() && *entry) children.push_back(child);
+        return failed.ok();
+      }));
+  ESKER_RETURN_IF_ERROR(failed);
+  return children;
 }
 
 // --- publication ---------------------------------------------------------------------------------

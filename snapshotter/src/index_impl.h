@@ -45,6 +45,7 @@ class IndexImpl final : public Index {
   Result<ImageRecord> GetImage(const ImageId& id) override;
   Result<ImageRecord> ResolveImage(const std::string& reference) override;
   Result<std::vector<ImageRecord>> ListImages() override;
+  Result<std::vector<ImageId>> ListChildren(const ImageId& id) override;
   Status DeleteImage(const ImageId& id, bool force) override;
   Status SetTag(const std::string& name, const ImageId& id) override;
   Status DeleteTag(const std::string& name) override;

@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "base/failpoint.h"
 #include "testing/index_fixture.h"
 
 namespace esker::testing {
@@ -195,6 +196,61 @@ TEST_F(IndexTest, MovingATagDropsTheImageThatHadOnlyIt) {
   EXPECT_EQ(Must(index_->ResolveImage("app")).id, new_image);
   EXPECT_EQ(index_->GetImage(old_image).status().code(), Code::kNotFound);
   EXPECT_EQ(index_->SetTag("x", old_image).code(), Code::kNotFound);
+}
+
+TEST_F(IndexTest, AFailureWhileATagMovesLeavesOneOfBothStates) {
+  for (const char* point : {"index.tag.drop_prepared", "index.tag.before_record",
+                            "index.tag.after_record", "index.tag.drop_decided",
+                            "index.image_state.before_record", "index.image_state.after_record"}) {
+    SCOPED_TRACE(point);
+    ImageLayer layer = AddLayer("base", {"x"});
+    ImageId old_image = AddImage(std::string("old ") + point, {layer});
+    ImageId new_image = AddImage(std::string("new ") + point, {layer});
+    ImageId other = AddImage(std::string("other ") + point, {layer});
+    ASSERT_OK(index_->SetTag("app", old_image));
+    ASSERT_OK(ArmFailPoints(std::string(point) + "=error:5"));
+    EXPECT_FALSE(index_->SetTag("app", new_image).ok());
+    ASSERT_OK(ArmFailPoints(""));
+    // Any later change finishes or undoes it first.
+    ASSERT_OK(index_->SetTag("other", other));
+    Reopen();
+    Result<ImageRecord> app = index_->ResolveImage("app");
+    ASSERT_TRUE(app.ok()) << app.status().ToString();
+    bool moved = app->id == new_image;
+    EXPECT_TRUE(moved || app->id == old_image);
+    EXPECT_EQ(index_->GetImage(old_image).ok(), !moved);
+    ASSERT_OK(index_->SetTag("app", other));
+    EXPECT_EQ(index_->GetImage(old_image).status().code(), Code::kNotFound);
+  }
+}
+
+TEST_F(IndexTest, ChildrenAreListedAlsoAfterTheParentIsGone) {
+  ImageLayer layer = AddLayer("base", {"x"});
+  ImageId parent = AddImage("parent", {layer});
+  Manifest manifest = ManifestOf("child", {layer});
+  manifest.parent = parent.ToHex();
+  ImageId child = Must(index_->PublishImage(manifest));
+  EXPECT_THAT(Must(index_->ListChildren(parent)), ElementsAre(child));
+  ASSERT_OK(index_->DeleteImage(parent, true));
+  Reopen();
+  EXPECT_THAT(Must(index_->ListChildren(parent)), ElementsAre(child));
+  ASSERT_OK(index_->DeleteImage(child, true));
+  EXPECT_THAT(Must(index_->ListChildren(parent)), IsEmpty());
+}
+
+TEST_F(IndexTest, ADamagedTagRecordLosesNothingElse) {
+  ImageId id = AddImage("i", {AddLayer("base", {"x"})});
+  ASSERT_OK(index_->SetTag("good", id));
+  ASSERT_OK(index_->SetTag("bad", id));
+  std::ofstream(store_path() + "/records/tags/bad%3Alatest/1", std::ios::trunc) << "scribble";
+  Reopen();
+  EXPECT_EQ(Must(index_->ResolveImage("good")).id, id);
+  EXPECT_EQ(Must(index_->ResolveImage("bad")).id, id) << "the database knew it";
+  ASSERT_TRUE(index_->Rebuild(nullptr).ok());
+  EXPECT_EQ(Must(index_->ResolveImage("good")).id, id);
+  EXPECT_EQ(index_->ResolveImage("bad").status().code(), Code::kNotFound);
+  EXPECT_TRUE(index_->CollectGarbage({}).ok());
+  EXPECT_TRUE(PathExists(store_path() + "/records/tags/bad%3Alatest/1"));
 }
 
 TEST(NormaliseTag, AcceptsAndRefuses) {

@@ -187,6 +187,7 @@ Status IndexImpl::ApplyImageStates() {
 
 Status IndexImpl::LoadTags() {
   std::map<std::string, std::string> wanted;
+  std::set<std::string, std::less<>> unreadable;
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> names, store_.ListRecordNames(kTagSpace));
   for (const std::string& name : names) {
     Result<Store::Record> record = store_.LatestRecord(kTagSpace, name);
@@ -197,6 +198,7 @@ Status IndexImpl::LoadTags() {
     if (!tag.ok()) {
       LogWarning("record_unreadable",
                  {{"space", kTagSpace}, {"name", name}, {"why", tag.status().ToString()}});
+      unreadable.insert(name);
       continue;
     }
     wanted[TagKey(name)] = TagEntry{record->number, *tag}.Encode();
@@ -207,6 +209,8 @@ Status IndexImpl::LoadTags() {
       db_->Scan(Family::kTags, {}, [&](std::string_view key, std::string_view value) {
         auto it = wanted.find(std::string(key));
         if (it == wanted.end()) {
+          // Of a record that cannot be read now, what it said before is the best there is.
+          if (unreadable.contains(NameOfTagKey(key))) return true;
           batch.Delete(Family::kTags, key);
         } else if (it->second == value) {
           wanted.erase(it);

@@ -25,9 +25,8 @@ Result<std::vector<std::string>> IndexImpl::TagsOf(const ImageId& id) {
 
 Result<std::vector<std::string>> IndexImpl::AllTagNames() {
   std::vector<std::string> names;
-  constexpr size_t kNameAt = 1 + sizeof(Digest::bytes);
   ESKER_RETURN_IF_ERROR(db_->Scan(Family::kTags, "i", [&](std::string_view key, auto) {
-    names.emplace_back(key.substr(kNameAt));
+    names.emplace_back(NameOfTagKey(key));
     return true;
   }));
   return names;

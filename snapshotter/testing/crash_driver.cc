@@ -1,5 +1,6 @@
 // snapshotter_crash_driver STORE DATABASE STORY: runs the story's steps in order; prints one line
-// for each acknowledged step, and at the end the failure points that were passed.
+// for each acknowledged step, and at the end the failure points that were passed. An unknown story
+// has no steps: the index is opened.
 #include <unistd.h>
 
 #include <cstdio>

@@ -108,6 +108,8 @@ class Index {
   // digits). NOT_FOUND says what was looked for and lists the nearest names.
   virtual Result<ImageRecord> ResolveImage(const std::string& reference) = 0;
   virtual Result<std::vector<ImageRecord>> ListImages() = 0;
+  // Images that exist and name this one as their parent; it may be deleted itself.
+  virtual Result<std::vector<ImageId>> ListChildren(const ImageId& id) = 0;
   // Makes the image unreachable (its tags too); the bytes go at garbage collection once no lease
   // and no other image needs them. FAILED_PRECONDITION while it has tags and !force.
   virtual Status DeleteImage(const ImageId& id, bool force) = 0;
