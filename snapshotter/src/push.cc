@@ -1,7 +1,7 @@
 #include "snapshotter/push.h"
 
-#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -12,21 +12,24 @@ namespace {
 class ImagePushImpl final : public ImagePush {
  public:
   ImagePushImpl(Store& store, Index& index, OciImage image)
-      : store_(store), index_(index), image_(std::move(image)), session_(index.StartImport()) {}
+      : store_(store),
+        index_(index),
+        image_(std::move(image)),
+        session_(index.StartImport()),
+        have_(image_.layers.size()) {}
 
   Status FindMissing() {
     totals_.layers = static_cast<uint32_t>(image_.layers.size());
+    std::set<std::string> to_come;
     for (size_t i = 0; i < image_.layers.size(); ++i) {
       const std::string& diff_id = image_.layers[i].diff_id;
+      ESKER_ASSIGN_OR_RETURN(have_[i], session_->UseLayer(diff_id));
       // The same layer may occur more than once in an image (an empty one often does).
-      if (!have_.contains(diff_id)) {
-        ESKER_ASSIGN_OR_RETURN(have_[diff_id], session_->UseLayer(diff_id));
-        if (!have_[diff_id]) {
-          missing_.push_back(i);
-          continue;
-        }
+      if (have_[i] || (!diff_id.empty() && !to_come.insert(diff_id).second)) {
+        ++totals_.layers_reused;
+      } else {
+        missing_.push_back(i);
       }
-      ++totals_.layers_reused;
     }
     return OkStatus();
   }
@@ -40,7 +43,8 @@ class ImagePushImpl final : public ImagePush {
                                   "; the image has " + std::to_string(image_.layers.size()));
     }
     const OciLayer& wanted = image_.layers[layer];
-    return ImportWanted(wanted, source, options)
+    if (have_[layer]) return OkStatus();
+    return ImportWanted(wanted, have_[layer], source, options)
         .Wrap("push: layer " + std::to_string(layer) + " (" + wanted.digest + ")");
   }
 
@@ -55,16 +59,17 @@ class ImagePushImpl final : public ImagePush {
   }
 
  private:
-  Status ImportWanted(const OciLayer& wanted, ByteSource& source, const ImportOptions& options) {
-    std::optional<ImageLayer>& have = have_[wanted.diff_id];
-    if (have) return OkStatus();
-    ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Lease> claim,
-                           session_->ClaimLayer(wanted.diff_id, options.cancelled));
-    // Another push may have brought it while this one waited.
-    ESKER_ASSIGN_OR_RETURN(have, session_->UseLayer(wanted.diff_id));
-    if (have) {
-      ++totals_.layers_reused;
-      return OkStatus();
+  Status ImportWanted(const OciLayer& wanted, std::optional<ImageLayer>& have, ByteSource& source,
+                      const ImportOptions& options) {
+    std::unique_ptr<Lease> claim;
+    if (!wanted.diff_id.empty()) {
+      ESKER_ASSIGN_OR_RETURN(claim, session_->ClaimLayer(wanted.diff_id, options.cancelled));
+      // Another push may have brought it while this one waited.
+      ESKER_ASSIGN_OR_RETURN(have, session_->UseLayer(wanted.diff_id));
+      if (have) {
+        ++totals_.layers_reused;
+        return OkStatus();
+      }
     }
     ImportOptions checked = options;
     checked.expected_digest = wanted.digest;
@@ -72,8 +77,9 @@ class ImagePushImpl final : public ImagePush {
     ESKER_ASSIGN_OR_RETURN(ImportedLayer imported, ImportTar(source, store_, *session_, checked));
     ESKER_FAILPOINT("push.layer_published");
     ESKER_RETURN_IF_ERROR(index_.RegisterPack(imported.pack));
-    imported.layer.diff_id = wanted.diff_id;
-    ESKER_RETURN_IF_ERROR(session_->RememberLayer(imported.layer));
+    if (!imported.layer.diff_id.empty()) {
+      ESKER_RETURN_IF_ERROR(session_->RememberLayer(imported.layer));
+    }
     ESKER_FAILPOINT("push.layer_registered");
     have = imported.layer;
     Add(imported.totals);
@@ -88,22 +94,31 @@ class ImagePushImpl final : public ImagePush {
     totals_.bytes.entries += layer.entries;
   }
 
+  // The layer at this place, by way of another of the same content if need be.
+  const ImageLayer* Find(size_t layer) const {
+    if (have_[layer]) return &*have_[layer];
+    for (size_t i = 0; i < layer; ++i) {
+      bool same = image_.layers[i].diff_id == image_.layers[layer].diff_id;
+      if (same && !image_.layers[i].diff_id.empty() && have_[i]) return &*have_[i];
+    }
+    return nullptr;
+  }
+
   // The same OCI image always gives the same manifest: nothing of this push is in it, such as the
   // time, or under which compression a shared layer came first.
   Result<Manifest> MakeManifest() const {
     Manifest manifest;
     manifest.config = image_.config;
-    manifest.origin["oci"] = image_.manifest_digest;
+    if (!image_.manifest_digest.empty()) manifest.origin["oci"] = image_.manifest_digest;
     for (size_t i = 0; i < image_.layers.size(); ++i) {
       const OciLayer& wanted = image_.layers[i];
-      auto it = have_.find(wanted.diff_id);
-      if (it == have_.end() || !it->second) {
+      const ImageLayer* found = Find(i);
+      if (found == nullptr) {
         return FailedPreconditionError("push: layer " + std::to_string(i) + " (" + wanted.digest +
                                        ") was not sent");
       }
-      ImageLayer layer = *it->second;
-      layer.source_digest = wanted.digest;
-      layer.diff_id = wanted.diff_id;
+      ImageLayer layer = *found;
+      if (!wanted.digest.empty()) layer.source_digest = wanted.digest;
       manifest.layers.push_back(std::move(layer));
     }
     return manifest;
@@ -113,7 +128,7 @@ class ImagePushImpl final : public ImagePush {
   Index& index_;
   const OciImage image_;
   std::unique_ptr<ImportSession> session_;
-  std::map<std::string, std::optional<ImageLayer>> have_;  // by diff_id
+  std::vector<std::optional<ImageLayer>> have_;  // by place in the image
   std::vector<size_t> missing_;
   PushTotals totals_;
 };

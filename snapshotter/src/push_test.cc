@@ -129,6 +129,20 @@ TEST_F(PushTest, LayersOfAnAbandonedPushAreFoundByTheNext) {
   EXPECT_THAT(Start(MakeOciImage("one", {base_, top_}))->missing(), ElementsAre(0, 1));
 }
 
+TEST_F(PushTest, ATarWithoutAManifestIsAnImageOfOneLayer) {
+  OciImage image;
+  image.layers.emplace_back();
+  auto push = Start(image);
+  EXPECT_THAT(push->missing(), ElementsAre(0));
+  StringSource source(base_);
+  ASSERT_OK(push->ImportLayer(0, source, {}));
+  ImageId id = Must(push->Finish("plain"));
+  Manifest manifest = Must(index_->GetImage(id)).manifest;
+  ASSERT_EQ(manifest.layers.size(), 1u);
+  EXPECT_EQ(manifest.layers[0].diff_id, "sha256:" + Sha256::Of(base_).ToHex());
+  EXPECT_THAT(Start(MakeOciImage("same", {base_}))->missing(), IsEmpty());
+}
+
 // Gives its bytes only after Open() was called; tells when somebody waits for them.
 class GatedSource final : public ByteSource {
  public:

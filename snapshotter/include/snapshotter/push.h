@@ -24,14 +24,21 @@ struct PushTotals {
 // layer at once do it once (the second waits) and both succeed.
 class ImagePush {
  public:
-  // `image` came from ParseOciImage.
+  // `image` came from ParseOciImage; or it is one tar without a manifest: a layer with no digest
+  // and no diff_id, which are then not checked but found out.
   static Result<std::unique_ptr<ImagePush>> Start(Store& store, Index& index, OciImage image);
   virtual ~ImagePush() = default;
 
   // Layers (index into the image's list) that must be fed, lowest first.
   virtual const std::vector<size_t>& missing() const = 0;
+  // Durable on return. The layer's digest and diff_id are checked against the image's. While
+  // another push imports the same layer this waits (options.cancelled is polled); if that one
+  // brought it, OK is returned and `source` may not have been read at all. DATA_LOSS: not the
+  // announced bytes; ABORTED: the same pack was garbage collected at that moment, send the layer
+  // again.
   virtual Status ImportLayer(size_t layer, ByteSource& source, const ImportOptions& options) = 0;
-  // Publishes manifest and tag ("" = none). All layers must be there.
+  // Publishes manifest and tag ("" = none). FAILED_PRECONDITION names the first layer that was not
+  // sent. The same OCI image always gives the same image id.
   virtual Result<ImageId> Finish(const std::string& tag) = 0;
   virtual const PushTotals& totals() const = 0;
 };
