@@ -10,7 +10,7 @@ namespace {
 
 // Replaying markers is work that grows with markers x replaced directories; no real layer comes
 // near this.
-constexpr uint64_t kMaxMarkersAppliedAgain = 10'000'000;  // in path components
+constexpr uint64_t kMaxMarkersAppliedAgain = 5'000'000;  // in path components
 
 Node WhiteoutNode() {
   Node node;
