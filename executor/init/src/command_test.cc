@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <thread>
 
 #include "base/io.h"
 #include "testing/fixture.h"
@@ -202,8 +203,11 @@ TEST_F(Commands, BackgroundChildrenLiveUntilKilledAndThenNothingIsLeft) {
 
 TEST_F(Commands, StartingTwiceStartsOnce) {
   InitCommandSpec spec = Spec({"sh", "-c", "echo once >> /tmp/log; sleep 1000"});
+  // At once, so that both may have to wait for execve.
+  Result<InitClient::Started> second = InternalError("not run");
+  std::thread other_caller([&] { second = node_->Start(spec); });
   auto first = node_->Start(spec);
-  auto second = node_->Start(spec);
+  other_caller.join();
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->status.pid, second->status.pid);
   EXPECT_TRUE(second->pipes.out.valid());

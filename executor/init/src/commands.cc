@@ -198,7 +198,7 @@ std::vector<const InitCommandStatus*> CommandTable::List() const {
 }
 
 void CommandTable::ForgetWaiters() {
-  for (auto& [id, command] : by_id_) command->waited_for = false;
+  for (auto& [id, command] : by_id_) command->waiters.clear();
 }
 
 void CommandTable::OnProgress(uint64_t serial) {
@@ -314,8 +314,8 @@ void CommandTable::End(Command& command) {
     command.out.reset();
     command.err.reset();
   }
-  bool told = command.waited_for && !command.status.start_error.empty();
-  if (command.waited_for) observer_.OnStarted(command);
+  bool told = !command.waiters.empty() && !command.status.start_error.empty();
+  if (!command.waiters.empty()) observer_.OnStarted(command);
   if (!told) observer_.OnEnded(command);
   BoundEnded();
 }

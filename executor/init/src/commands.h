@@ -19,10 +19,9 @@ struct Command {
   InitCommandStatus status;
   uint64_t spec_hash = 0;
   bool pty = false;
-  UniqueFd in, out, err;    // the node's ends, kept for the next node until acknowledged
-  UniqueFd progress;        // open until execve has happened
-  bool waited_for = false;  // a start request waits for that
-  uint32_t start_request = 0;
+  UniqueFd in, out, err;          // the node's ends, kept for the next node until acknowledged
+  UniqueFd progress;              // open until execve has happened
+  std::vector<uint32_t> waiters;  // start requests that wait for that
   UniqueFd events;      // cgroup.events, watched once the leader is gone but others are not
   bool reaped = false;  // the leader
   bool cgroup_gone = false;

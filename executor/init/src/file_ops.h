@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "accounts.h"
+#include "base/unique_fd.h"
 #include "base/wire.h"
 #include "executor/init_client.h"
 
@@ -42,10 +43,16 @@ class FileCall {
   bool RemoveContents(int fd, const std::string& path, int depth);
   bool MakeParents(const std::string& path);
   bool FindTarget(const std::string& path, Target& target);
-  bool WriteSpooled(const Target& target, int directory, int spool);
+  // An upload until its commit; with a name only where the file system cannot do without.
+  struct Spool {
+    UniqueFd fd;
+    std::string name;
+  };
+  bool OpenSpool(int directory, Spool& spool);
+  bool WriteSpooled(const Target& target, int directory, Spool& spool);
   bool WriteInPlace(const Target& target, int directory, int from);
   bool CopyFrames(int to, const std::string& path);
-  bool ReplaceTarget(const Target& target, int directory, int spool);
+  bool ReplaceTarget(const Target& target, int directory, Spool& spool);
   // Until end of file or `limit`; adds what was moved to `moved`.
   bool Copy(int from, int to, uint64_t limit, const std::string& path, uint64_t& moved);
 

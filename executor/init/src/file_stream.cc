@@ -179,9 +179,12 @@ bool FileCall::Write() {
     target.gid = st.st_gid;
     target.links = st.st_nlink;
   }
-  // Without a name a killed upload leaves nothing.
-  UniqueFd spool(::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (spool.valid()) return WriteSpooled(target, directory.get(), spool.get());
+  Spool spool;
+  if (OpenSpool(directory.get(), spool)) {
+    bool done = WriteSpooled(target, directory.get(), spool);
+    if (!spool.name.empty()) ::unlinkat(directory.get(), spool.name.c_str(), 0);
+    return done;
+  }
   if (target.exists && (errno == EACCES || errno == EPERM)) {
     // A file that the user may write in a directory that they may not.
     return WriteInPlace(target, directory.get(), stream_);
@@ -189,42 +192,60 @@ bool FileCall::Write() {
   return Fail(errno, target.directory);
 }
 
-bool FileCall::WriteSpooled(const Target& target, int directory, int spool) {
-  if (!CopyFrames(spool, target.path)) return false;
+// False with errno set.
+bool FileCall::OpenSpool(int directory, Spool& spool) {
+  // Without a name a killed upload leaves nothing.
+  spool.fd.reset(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (spool.fd.valid()) return true;
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return false;
+  std::string name = TemporaryName();
+  spool.fd.reset(
+      ::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (spool.fd.valid()) spool.name = name;
+  return spool.fd.valid();
+}
+
+bool FileCall::WriteSpooled(const Target& target, int directory, Spool& spool) {
+  if (!CopyFrames(spool.fd.get(), target.path)) return false;
   bool ours = target.uid == account_.uid || account_.uid == 0;
   if (!target.exists || (ours && target.links == 1)) {
     if (!ReplaceTarget(target, directory, spool)) return false;
   } else {
     // Replacing it would change its owner or part it from its other names.
-    if (::lseek(spool, 0, SEEK_SET) < 0) return Fail(errno, target.path);
-    if (!WriteInPlace(target, directory, spool)) return false;
+    if (::lseek(spool.fd.get(), 0, SEEK_SET) < 0) return Fail(errno, target.path);
+    if (!WriteInPlace(target, directory, spool.fd.get())) return false;
   }
   return Emit(directory, target.name, target.path) || Fail(errno, target.path);
 }
 
-bool FileCall::ReplaceTarget(const Target& target, int directory, int spool) {
+bool FileCall::ReplaceTarget(const Target& target, int directory, Spool& spool) {
+  int fd = spool.fd.get();
   mode_t mode = request_.mode != 0 ? request_.mode & kModeBits : 0644;  // 0666 less the umask
   if (target.exists) {
     mode = target.mode;
     // Before the mode, since it takes set-id bits away.
-    if (::fchown(spool, target.uid, target.gid) != 0 && account_.uid == 0) {
+    if (::fchown(fd, target.uid, target.gid) != 0 && account_.uid == 0) {
       return Fail(errno, target.path);
     }
   }
-  if (::fchmod(spool, mode) != 0) return Fail(errno, target.path);
-  if (!target.exists) {
-    if (LinkFile(spool, directory, target.name)) return true;
-    if (errno != EEXIST) return Fail(errno, target.path);
+  if (::fchmod(fd, mode) != 0) return Fail(errno, target.path);
+  if (spool.name.empty()) {
+    if (!target.exists) {
+      if (LinkFile(fd, directory, target.name)) return true;
+      if (errno != EEXIST) return Fail(errno, target.path);
+    }
+    std::string temporary = TemporaryName();
+    if (!LinkFile(fd, directory, temporary)) return Fail(errno, target.path);
+    spool.name = temporary;  // from here on it has to be removed
   }
-  std::string temporary = TemporaryName();
-  if (!LinkFile(spool, directory, temporary)) return Fail(errno, target.path);
-  if (::renameat(directory, temporary.c_str(), directory, target.name.c_str()) == 0) return true;
-  int error = errno;
-  ::unlinkat(directory, temporary.c_str(), 0);
+  if (::renameat(directory, spool.name.c_str(), directory, target.name.c_str()) == 0) {
+    spool.name.clear();
+    return true;
+  }
   // Something is mounted on it (/etc/resolv.conf often is): only its content can be replaced.
-  if (error != EBUSY) return Fail(error, target.path);
-  if (::lseek(spool, 0, SEEK_SET) < 0) return Fail(errno, target.path);
-  return WriteInPlace(target, directory, spool);
+  if (errno != EBUSY) return Fail(errno, target.path);
+  if (::lseek(fd, 0, SEEK_SET) < 0) return Fail(errno, target.path);
+  return WriteInPlace(target, directory, fd);
 }
 
 bool FileCall::WriteInPlace(const Target& target, int directory, int from) {

@@ -14,7 +14,7 @@
 namespace esker {
 namespace {
 
-constexpr unsigned kPtmxMajor = 5, kPtmxMinor = 2;
+constexpr unsigned kPtmxMajor = 5, kPtmxMinor = 2, kNullMajor = 1, kNullMinor = 3;
 
 struct PipeEnds {
   UniqueFd read, write;
@@ -24,6 +24,19 @@ Result<PipeEnds> MakePipe() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoError("make a pipe");
   return PipeEnds{UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+// An empty input. The sandbox's root may have put anything in the place of /dev/null; then it is a
+// pipe that nobody writes to.
+Result<UniqueFd> OpenNothing() {
+  UniqueFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  struct stat st;
+  if (fd.valid() && ::fstat(fd.get(), &st) == 0 && S_ISCHR(st.st_mode) &&
+      st.st_rdev == makedev(kNullMajor, kNullMinor)) {
+    return fd;
+  }
+  ESKER_ASSIGN_OR_RETURN(PipeEnds pipe, MakePipe());
+  return std::move(pipe.read);
 }
 
 struct Terminal {
@@ -76,8 +89,7 @@ Status MakeStreams(const InitCommandSpec& spec, Launched& ours, ChildSide& their
     ours.in = std::move(in.write);
     theirs.in = std::move(in.read);
   } else {
-    theirs.in.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    if (!theirs.in.valid()) return ErrnoError("open /dev/null");
+    ESKER_ASSIGN_OR_RETURN(theirs.in, OpenNothing());
   }
   ESKER_ASSIGN_OR_RETURN(PipeEnds out, MakePipe());
   ESKER_ASSIGN_OR_RETURN(PipeEnds err, MakePipe());

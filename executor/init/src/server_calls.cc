@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "file_worker.h"
 #include "message.h"
@@ -46,23 +47,24 @@ void Server::OnStart(uint32_t request, WireReader& reader) {
   }
   Result<Command*> command = commands_.Start(spec);
   if (!command.ok()) return Reply(request, command.status());
-  // While execve is under way the answer waits for it; of two that wait for one start the later
-  // gets it, since the node sends a second only when it has given up on the first.
-  (*command)->waited_for = true;
-  (*command)->start_request = request;
+  (*command)->waiters.push_back(request);
+  // While execve is under way the answer waits for it.
   if (!(*command)->progress.valid()) OnStarted(**command);
 }
 
 void Server::OnStarted(Command& command) {
-  if (!command.waited_for) return;
-  command.waited_for = false;
-  std::vector<UniqueFd> fds;
-  Result<uint8_t> bits = CopyPipes(command, fds);
-  if (!bits.ok()) return Reply(command.start_request, bits.status());
-  WireWriter body;
-  init_protocol::Put(body, command.status);
-  body.Put<uint8_t>(*bits);
-  Reply(command.start_request, OkStatus(), std::move(body), std::move(fds));
+  for (uint32_t request : std::exchange(command.waiters, {})) {
+    std::vector<UniqueFd> fds;
+    Result<uint8_t> bits = CopyPipes(command, fds);
+    if (!bits.ok()) {
+      Reply(request, bits.status());
+      continue;
+    }
+    WireWriter body;
+    init_protocol::Put(body, command.status);
+    body.Put<uint8_t>(*bits);
+    Reply(request, OkStatus(), std::move(body), std::move(fds));
+  }
 }
 
 void Server::OnEnded(Command& command) {
