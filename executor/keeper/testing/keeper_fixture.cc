@@ -79,11 +79,10 @@ void KeeperFixture::MakeLayer() {
   for (const char* name : {"/etc", "/bin", "/tmp", "/home/user"}) {
     ASSERT_TRUE(MakeDirectories(root + name, 0755).ok());
   }
-  // A static busybox, and its applets as links.
-  Result<CommandOutput> busybox =
-      RunCommand({"sh", "-c",
-                  "cp $(command -v busybox) '" + root + "/bin/busybox' && for a in $('" + root +
-                      "/bin/busybox' --list); do ln -s busybox '" + root + "/bin/'$a; done 2>&-"});
+  // A static busybox, and its applets as hard links.
+  Result<CommandOutput> busybox = RunCommand(
+      {"sh", "-c",
+       "cd '" + root + "/bin' && cp $(command -v busybox) busybox && ./busybox --install ."});
   ASSERT_TRUE(busybox.ok() && PathExists(root + "/bin/busybox")) << "install busybox-static";
   Result<UniqueFd> marker = OpenFile(root + "/marker", O_CREAT | O_WRONLY | O_TRUNC, 0644);
   ASSERT_TRUE(marker.ok());
