@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "protocol.h"
@@ -73,6 +74,15 @@ bool Populated(int events_fd) {
   return size > 0 && std::strstr(text, "populated 1") != nullptr;
 }
 
+// How long the sandbox has been frozen in all; 0 on kernels that do not count it (before 6.18).
+int64_t FrozenNanos(int cgroup_fd) {
+  UniqueFd fd(::openat(cgroup_fd, "cgroup.stat.local", O_RDONLY | O_CLOEXEC));
+  char text[256] = {};
+  if (!fd.valid() || ::read(fd.get(), text, sizeof(text) - 1) <= 0) return 0;
+  const char* found = std::strstr(text, "frozen_usec ");
+  return found == nullptr ? 0 : std::atoll(found + std::strlen("frozen_usec ")) * 1000;
+}
+
 Status NoSuchCommand(const std::string& id) {
   return NotFoundError("no command \"" + id.substr(0, 64) +
                        "\" here: never started, or ended and acknowledged");
@@ -112,6 +122,7 @@ Result<Command*> CommandTable::Start(const InitCommandSpec& spec) {
   by_id_[spec.command_id] = std::move(command);
   if (spec.timeout_ms > 0) {
     int64_t bounded = std::min<int64_t>(spec.timeout_ms, INT64_MAX / 4'000'000);
+    raw->frozen_ns = FrozenNanos(context_.cgroup_fd);
     SetDeadline(*raw, MonotonicNanos() + bounded * 1'000'000);
   }
   observer_.WatchCommand(raw->progress.get(), CommandObserver::Watch::kProgress, raw->serial);
@@ -282,11 +293,13 @@ void CommandTable::OnCgroup(uint64_t serial) {
 
 void CommandTable::OnDeadlines(int64_t now_ns) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
-    Command* command = FindSerial(deadlines_.begin()->second);
+    auto [deadline_ns, serial] = *deadlines_.begin();
     deadlines_.erase(deadlines_.begin());
+    Command* command = FindSerial(serial);
     if (command == nullptr) continue;
     command->deadline_ns = 0;
     if (!command->status.timed_out) {
+      if (PostponeByFreeze(*command, deadline_ns)) continue;
       command->status.timed_out = true;
       (void)KillTree(*command);  // if that fails there is nobody left to kill
       SetDeadline(*command, now_ns + kKillGraceNanos);
@@ -294,6 +307,16 @@ void CommandTable::OnDeadlines(int64_t now_ns) {
       End(*command);
     }
   }
+}
+
+// A paused sandbox does not use up the time of its commands.
+bool CommandTable::PostponeByFreeze(Command& command, int64_t deadline_ns) {
+  int64_t frozen_ns = FrozenNanos(context_.cgroup_fd);
+  int64_t since = frozen_ns - command.frozen_ns;
+  if (since <= 0) return false;
+  command.frozen_ns = frozen_ns;
+  SetDeadline(command, deadline_ns + since);
+  return true;
 }
 
 int64_t CommandTable::NextDeadline() const {

@@ -26,6 +26,7 @@ struct Command {
   bool reaped = false;  // the leader
   bool cgroup_gone = false;
   bool acknowledged = false;
+  int64_t frozen_ns = 0;    // how long the sandbox had been frozen when the deadline was set
   int64_t deadline_ns = 0;  // monotonic; of the time-out, then of the kill that follows; 0: none
 
   bool ended() const { return status.state == InitCommandState::kExited; }
@@ -79,6 +80,7 @@ class CommandTable {
   void ReadProgress(Command& command);
   void CloseWatched(UniqueFd& fd);
   void SetDeadline(Command& command, int64_t deadline_ns);
+  bool PostponeByFreeze(Command& command, int64_t deadline_ns);
   Status KillTree(Command& command);
   void TryRemoveCgroup(Command& command);
   void End(Command& command);

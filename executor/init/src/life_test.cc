@@ -93,6 +93,37 @@ TEST_F(Life, TimeOutsHoldWithTheNodeAway) {
   EXPECT_TRUE(status->timed_out);
 }
 
+TEST_F(Life, AFrozenSandboxUsesNoTimeOfItsCommands) {
+  auto entry = sandbox_->cgroups().OpenEntry("sb");
+  ASSERT_TRUE(entry.ok());
+  auto stat = ReadFileToString("/proc/self/fd/" + std::to_string(entry->unified.get()) +
+                               "/cgroup.stat.local");
+  if (!stat.ok() || stat->find("frozen_usec") == std::string::npos) {
+    GTEST_SKIP() << "this kernel does not count frozen time (Linux 6.18 does)";
+  }
+  InitCommandSpec spec = Spec({});
+  spec.shell = "echo up; sleep 1; echo survived";
+  spec.timeout_ms = 1500;
+  auto started = node_->Start(spec);
+  ASSERT_TRUE(started.ok());
+  EXPECT_EQ(TestNode::ReadUntil(started->pipes.out.get(), "up"), "up\n");
+  ASSERT_TRUE(sandbox_->cgroups().Freeze("sb", 5000).ok());
+  // Well past the time-out; a timer of the host's measures it.
+  EXPECT_FALSE(WaitReadable(started->pipes.out.get(), 2000).ok());
+  ASSERT_TRUE(sandbox_->cgroups().Thaw("sb").ok());
+  auto status = node_->WaitExit(spec.command_id);
+  ASSERT_TRUE(status.ok());
+  EXPECT_FALSE(status->timed_out);
+  InitCommandSpec second = Spec({"sleep", "1000"});
+  second.timeout_ms = 300;
+  ASSERT_TRUE(node_->Start(second).ok());
+  ASSERT_TRUE(sandbox_->cgroups().Freeze("sb", 5000).ok());
+  ASSERT_TRUE(sandbox_->cgroups().Thaw("sb").ok());
+  status = node_->WaitExit(second.command_id);
+  ASSERT_TRUE(status.ok());
+  EXPECT_TRUE(status->timed_out);
+}
+
 TEST_F(Life, TheNewestConnectionWins) {
   TestNode second;
   ASSERT_TRUE(second.Connect(sandbox_->socket_path()).ok());
