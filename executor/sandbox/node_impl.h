@@ -154,6 +154,7 @@ class NodeImpl final : public Node, public CommandOwner {
   void RunOnPool(std::vector<std::function<void()>> tasks);  // and waits for them
   bool Lives(const std::string& id) const;
   void AllowGcWhenSafe();
+  Status CloseUppers();
 
   // --- node_timers.cc
   void Tick();

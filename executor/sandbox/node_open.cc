@@ -18,6 +18,7 @@ constexpr size_t kWorkers = 16;
 constexpr int64_t kKeptNs = 24LL * 3600 * 1'000'000'000;
 constexpr int64_t kAdoptTimeoutNs = 20'000'000'000;
 constexpr int kKillTimeoutMs = 10'000;
+constexpr int64_t kCloseUppersNs = 30'000'000'000;
 
 Result<std::string> ReadOrMakeNodeId(const std::string& directory, const std::string& wanted) {
   std::string path = directory + "/node-id";
@@ -206,8 +207,10 @@ Status NodeImpl::Adopt() {
   for (const ContainerEnd& end : inventory.ended) ended[end.sandbox_id] = end.wait_status;
 
   std::vector<std::function<void()>> tasks;
+  std::set<std::string> recorded;
   for (const SandboxPtr& sandbox : All()) {
     if (sandbox->phase() == SandboxPhase::kEnded) continue;
+    recorded.insert(sandbox->id);
     std::optional<int> status;
     if (auto it = ended.find(sandbox->id); it != ended.end()) status = it->second;
     bool lives = live.contains(sandbox->id);
@@ -215,6 +218,9 @@ Status NodeImpl::Adopt() {
   }
   size_t count = tasks.size();
   RunOnPool(std::move(tasks));
+  // What was recorded has been dealt with; the inventory was taken before that.
+  std::erase_if(inventory.live,
+                [&](const ContainerHandle& c) { return recorded.contains(c.sandbox_id); });
   ESKER_RETURN_IF_ERROR(RemoveUnknown(inventory));
   std::lock_guard lock(mutex_);
   if (count != 0) LogInfo("adopted", {{"recorded", count}, {"alive", live_}});
@@ -349,6 +355,18 @@ Status NodeImpl::RemoveUnknown(const KeeperClient::Inventory& inventory) {
 
 // --- leaving nothing ----------------------------------------------------------------------------
 
+// A mount namespace that was copied from ours meanwhile (anybody's) holds the pool until it ends.
+Status NodeImpl::CloseUppers() {
+  int64_t deadline = Clock::System().MonotonicNanos() + kCloseUppersNs;
+  Status closed = uppers_->Close();
+  while (closed.code() == Code::kFailedPrecondition &&
+         Clock::System().MonotonicNanos() < deadline) {
+    closed = uppers_->Close();
+  }
+  if (closed.ok()) uppers_.reset();
+  return closed;
+}
+
 Status NodeImpl::Drain() {
   {
     std::lock_guard lock(mutex_);
@@ -377,8 +395,7 @@ Status NodeImpl::Drain() {
     return InternalError(std::to_string(left) + " sandboxes could not be ended; see the log");
   }
   ESKER_RETURN_IF_ERROR(keeper_->Shutdown());
-  ESKER_RETURN_IF_ERROR(uppers_->Close());
-  uppers_.reset();
+  ESKER_RETURN_IF_ERROR(CloseUppers());
   ESKER_RETURN_IF_ERROR(UpperStore::Destroy(options_.data_directory + "/uppers"));
   return cgroups_->Close();
 }
