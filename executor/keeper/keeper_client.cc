@@ -364,11 +364,11 @@ Result<std::unique_ptr<KeeperClient>> KeeperClient::Connect(const KeeperOptions&
 Result<std::unique_ptr<KeeperClient>> KeeperClient::ConnectOrStart(const KeeperOptions& options) {
   Result<std::unique_ptr<KeeperClient>> client = Connect(options);
   if (client.ok() || client.status().code() != Code::kUnavailable) return client;
-  Status started = keeper::StartKeeper(options);
-  // Another server may have started one meanwhile; then that one is as good.
-  client = Connect(options);
+  ESKER_ASSIGN_OR_RETURN(UniqueFd lock, keeper::LockStart(options));
+  client = Connect(options);  // another server may have started one meanwhile
   if (client.ok() || client.status().code() != Code::kUnavailable) return client;
-  return started.ok() ? client.status() : started;
+  ESKER_RETURN_IF_ERROR(keeper::StartKeeper(options));
+  return Connect(options);
 }
 
 }  // namespace esker

@@ -1,7 +1,10 @@
 #include "keeper_start.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "base/io.h"
 #include "base/process.h"
@@ -25,6 +28,17 @@ Result<std::string> ReadOutcome(int pipe) {
 }
 
 }  // namespace
+
+Result<UniqueFd> LockStart(const KeeperOptions& options) {
+  std::string run = options.data_directory + "/run";
+  ESKER_RETURN_IF_ERROR(MakeDirectories(run));
+  std::string path = run + "/keeper.start";
+  ESKER_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDWR | O_CREAT, 0600));
+  while (flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return ErrnoError("lock " + path);
+  }
+  return lock;
+}
 
 Status StartKeeper(const KeeperOptions& options) {
   std::string run = options.data_directory + "/run";

@@ -108,6 +108,9 @@ TEST_F(KeeperTest, InitCannotBeReadTracedOrKilled) {
   EXPECT_THAT(look, Not(HasSubstr("done"))) << look;
   EXPECT_THAT(look, HasSubstr("alive"));
   EXPECT_EQ(Ask(*box, "read /marker"), "the image's own root\n");
+  Result<std::string> host = ReadFileToString("/proc/self/mountinfo");
+  ASSERT_TRUE(host.ok());
+  EXPECT_THAT(*host, Not(HasSubstr(temp_->path()))) << "the host sees none of a sandbox's mounts";
 }
 
 TEST_F(KeeperTest, TheFilterCanBeInstalledWithoutNoNewPrivileges) {
@@ -204,6 +207,43 @@ TEST_F(KeeperTest, OutlivesItsClientAndIsFoundAgain) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
   EXPECT_THAT(refused.status().message(), HasSubstr("host id range"));
+}
+
+TEST_F(KeeperTest, ManyStartersGetOneKeeper) {
+  KeeperOptions options = options_;
+  options.data_directory = temp_->path() + "/other";
+  std::vector<std::thread> threads;
+  std::vector<Result<std::unique_ptr<KeeperClient>>> clients;
+  for (int i = 0; i < 4; ++i) clients.emplace_back(InternalError("not made"));
+  for (auto& client : clients) {
+    threads.emplace_back([&] { client = KeeperClient::ConnectOrStart(options); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<pid_t> servers;
+  for (auto& client : clients) {
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    Result<pid_t> pid = (*client)->BlobServerPid();
+    ASSERT_TRUE(pid.ok()) << pid.status().ToString();
+    servers.insert(*pid);
+  }
+  EXPECT_EQ(servers.size(), 1u);
+  EXPECT_TRUE((*clients[0])->Shutdown().ok());
+}
+
+TEST_F(KeeperTest, AStartThatFailsSaysWhy) {
+  KeeperOptions options = options_;
+  options.data_directory = temp_->path() + "/other";
+  options.binary_directory = temp_->path() + "/few";
+  ASSERT_TRUE(MakeDirectories(options.binary_directory).ok());
+  Status missing = KeeperClient::ConnectOrStart(options).status();
+  EXPECT_THAT(missing.message(), HasSubstr("few/esker-keeper"));
+  ASSERT_EQ(symlink((options_.binary_directory + "/esker-keeper").c_str(),
+                    (options.binary_directory + "/esker-keeper").c_str()),
+            0);
+  Status half = KeeperClient::ConnectOrStart(options).status();
+  EXPECT_EQ(half.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(half.message(), HasSubstr("few/esker-imagefs"));
+  EXPECT_EQ(KeeperClient::Connect(options).status().code(), Code::kUnavailable);
 }
 
 TEST_F(KeeperTest, AFailedStepIsNamedAndLeavesNothing) {

@@ -125,11 +125,11 @@ int Main(int argc, char** argv) {
   Result<std::unique_ptr<Keeper>> keeper = Keeper::Start(arguments.options);
   std::string outcome = keeper.ok() ? "ok" : keeper.status().ToString();
   Status told = WriteFull(ready->get(), outcome.data(), outcome.size());
-  ready->reset();
   if (!keeper.ok() || !told.ok()) {
     LogError("not-started", {{"error", outcome}});
-    return 1;
+    return 1;  // the pipe closes with the process: whoever waits at it finds nothing left
   }
+  ready->reset();
   LogInfo("started", {{"data", arguments.options.data_directory}});
   Status ended = (*keeper)->Run();
   LogInfo("ended", {{"status", ended.ok() ? "ok" : ended.ToString()}});

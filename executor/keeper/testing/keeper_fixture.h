@@ -48,7 +48,6 @@ class KeeperFixture : public testing::Test {
 
  private:
   void MakeLayer();
-  std::vector<std::string> mounts_before_;
   size_t fds_before_ = 0;
 };
 
