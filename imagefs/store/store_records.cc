@@ -124,9 +124,10 @@ Result<std::string> UnwrapRecord(const std::string& path, std::string_view bytes
 }
 
 Result<std::string> ReadRecord(int root, const std::string& path) {
-  ESKER_ASSIGN_OR_RETURN(std::string bytes, store_internal::ReadSmallFileAt(
-                                                root, path, store_internal::kMaxRecordBytes));
-  return UnwrapRecord(path, bytes);
+  Result<std::string> bytes =
+      store_internal::ReadSmallFileAt(root, path, store_internal::kMaxRecordBytes);
+  if (!bytes.ok()) return bytes;
+  return UnwrapRecord(path, *bytes);
 }
 
 // Publishes one record file; kExists: that number is taken.
