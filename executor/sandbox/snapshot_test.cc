@@ -8,11 +8,14 @@
 namespace esker::testing {
 namespace {
 
-// Names, types, modes, sizes, links and content of the whole tree but what the kernel provides.
-constexpr char kHashTree[] =
-    "cd /; find bin etc home root tmp usr var data -xdev 2>/dev/null | sort > /dev/shm/names; "
-    "{ cat /dev/shm/names; while read -r n; do ls -ldn --full-time \"$n\" 2>/dev/null || ls -ldn "
-    "\"$n\"; [ -f \"$n\" ] && sha256sum \"$n\"; done < /dev/shm/names; } | sha256sum";
+// Names, types, modes, owners, times, links, sizes and content of the whole tree (a directory's own
+// size and link count are its file system's business).
+constexpr char kListTree[] =
+    "cd /; find bin etc home root tmp usr var data | sort > /dev/shm/names; "
+    "while read -r n; do if [ -d \"$n\" ] && [ ! -L \"$n\" ]; "
+    "then stat -c '%n %f %u %g %Y' \"$n\"; "
+    "else stat -c '%N %f %u %g %Y %h %s' \"$n\"; [ ! -f \"$n\" ] || sha256sum \"$n\"; fi; "
+    "done < /dev/shm/names";
 
 TEST_F(NodeTest, ASnapshotHasTheSameBytes) {
   std::string id = MustCreate();
@@ -21,27 +24,27 @@ TEST_F(NodeTest, ASnapshotHasTheSameBytes) {
           "ln /data/a/seq /data/hard; rm /bin/tail; mkdir /data/empty; chmod 0600 /data/a/seq; "
           "dd if=/dev/zero of=/data/sparse bs=1 count=1 seek=5000000 2>/dev/null; "
           "rm -r /home/agent; mkdir /home/agent; touch /data/.wh.x");
-  std::string before = MustRun(id, kHashTree);
+  std::string before = MustRun(id, kListTree);
   Result<SnapshotInfo> snapshot = node().Snapshot(id, "r1", "snap:1");
   ASSERT_OK(snapshot);
   Result<SnapshotInfo> same = node().Snapshot(id, "r1", "snap:1");
   ASSERT_OK(same);
   EXPECT_EQ(same->image, snapshot->image);
   EXPECT_EQ(node().Snapshot(id, "r1", "other:1").status().code(), Code::kAlreadyExists);
-  EXPECT_EQ(MustRun(id, kHashTree), before) << "it goes on as it was";
+  EXPECT_EQ(MustRun(id, kListTree), before) << "it goes on as it was";
   SandboxSpec spec = Spec();
   spec.image = "snap:1";
   std::string child = MustCreate(spec);
-  EXPECT_EQ(MustRun(child, kHashTree), before);
+  EXPECT_EQ(MustRun(child, kListTree), before);
   MustRun(child, "echo other > /data/a/seq");
-  EXPECT_EQ(MustRun(id, kHashTree), before);
+  EXPECT_EQ(MustRun(id, kListTree), before);
   // A snapshot of the snapshot, with the first sandbox gone.
   ASSERT_OK(node().Delete(id));
-  before = MustRun(child, kHashTree);
+  before = MustRun(child, kListTree);
   snapshot = node().Snapshot(child, "", "");
   ASSERT_OK(snapshot);
   spec.image = snapshot->image.ToHex();
-  EXPECT_EQ(MustRun(MustCreate(spec), kHashTree), before);
+  EXPECT_EQ(MustRun(MustCreate(spec), kListTree), before);
 }
 
 TEST_F(NodeTest, ForksAreEqualAndApart) {

@@ -63,10 +63,11 @@ Result<std::string> BusyboxTar() {
   AddMember(tar, "tmp/", '5', 01777, "");
   AddMember(tar, "root/", '5', 0700, "");
   AddMember(tar, "bin/busybox", '0', 0755, busybox);
-  for (const char* tool : {"sh",   "cat",  "ls",    "echo", "sleep", "true",      "false",  "dd",
-                           "kill", "head", "yes",   "seq",  "rm",    "mkdir",     "ln",     "find",
-                           "sort", "wc",   "touch", "mv",   "tr",    "sha256sum", "setsid", "id",
-                           "test", "stty", "env",   "date", "tail",  "chmod",     "ps",     "du"}) {
+  for (const char* tool :
+       {"sh",    "cat",  "ls",    "echo",      "sleep",  "true", "false", "dd",   "kill",
+        "head",  "yes",  "seq",   "rm",        "mkdir",  "ln",   "find",  "sort", "wc",
+        "touch", "mv",   "tr",    "sha256sum", "setsid", "id",   "test",  "stty", "env",
+        "date",  "tail", "chmod", "ps",        "du",     "stat"}) {
     AddMember(tar, std::string("bin/") + tool, '2', 0777, "", "busybox");
   }
   AddMember(tar, "etc/passwd", '0', 0644,
