@@ -410,6 +410,31 @@ TEST_F(ServingTest, FilesThatCannotBeMountedGoThroughLoopDevices) {
   EXPECT_TRUE(Eventually([&] { return ::umount2(merged.c_str(), 0) == 0; }));
 }
 
+TEST_F(ServingTest, ALayerWithoutDataMountsAlone) {
+  erofs::Tree tree;
+  erofs::Node link;
+  link.type = erofs::FileType::kSymlink;
+  link.mode = 0777;
+  link.symlink_target = "target";
+  LAYER_ASSERT_OK(tree.Put("a/b/link", link));
+  Result<std::string> metadata = erofs::WriteMetadata(tree, {});
+  ASSERT_TRUE(metadata.ok()) << metadata.status().ToString();
+  auto writer = PackWriter::Create(*store_);
+  ASSERT_TRUE(writer.ok());
+  ImageLayer layer = Publish(std::move(*writer), {}, *metadata, 0);
+  layer.data = BlobId();
+  Result<LocalLayer> local = layers_->Ensure(layer);
+  ASSERT_TRUE(local.ok()) << local.status().ToString();
+  EXPECT_EQ(local->data_blob, "");
+  Result<LayerMount> mount = MountLayer({local->metadata_path, ""});
+  ASSERT_TRUE(mount.ok()) << mount.status().ToString();
+  char target[16] = {};
+  EXPECT_EQ(::readlinkat(mount->mount.get(), "a/b/link", target, sizeof(target)), 6)
+      << std::strerror(errno);
+  EXPECT_STREQ(target, "target");
+  // No server is needed, and none was started: the session ends unanswered.
+}
+
 TEST_F(ServingTest, APathLongerThanAMountOptionWorks) {
   ImageLayer layer = PublishLayer(9, 3, 10'000);
   StartServer();
