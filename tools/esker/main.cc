@@ -2,9 +2,26 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <string_view>
+#include <vector>
 
 #include "verbs.h"
+
+namespace {
+
+// `exec SANDBOX -- PROGRAM` : the parser would hand what follows "--" to the application, not to
+// exec, which takes everything after SANDBOX anyway.
+std::vector<char*> WithoutSeparator(int argc, char** argv) {
+  std::vector<char*> words(argv, argv + argc);
+  auto exec = std::find(words.begin(), words.end(), std::string_view("exec"));
+  auto separator = std::find(exec, words.end(), std::string_view("--"));
+  if (separator != words.end()) words.erase(separator);
+  return words;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   // A closed pipe is an error to report, not a reason to die.
@@ -30,6 +47,7 @@ int main(int argc, char** argv) {
   esker::cli::AddSandbox(app, options, chosen);
   esker::cli::AddSnapshot(app, options, chosen);
   esker::cli::AddAdmin(app, options, chosen);
-  CLI11_PARSE(app, argc, argv);
+  std::vector<char*> words = WithoutSeparator(argc, argv);
+  CLI11_PARSE(app, static_cast<int>(words.size()), words.data());
   return chosen();
 }

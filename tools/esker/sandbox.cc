@@ -267,6 +267,9 @@ class SandboxVerbs {
 };
 
 int RunExec(const GlobalOptions& options, Arguments& args) {
+  if (args.exec.argv.empty()) {
+    return ReportFailure(options, InvalidArgumentError("exec: no command was given"));
+  }
   google::protobuf::Map<std::string, std::string> envs;
   Status status = AddPairs(args.envs, "--env", &envs);
   if (!status.ok()) return ReportFailure(options, status);
@@ -319,7 +322,6 @@ void AddSandbox(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
 
   CLI::App* exec = sandbox->add_subcommand("exec", "run a command; its exit code is ours");
   exec->add_option("sandbox", args->exec.sandbox, "its id")->required();
-  exec->add_option("command", args->exec.argv, "program and arguments")->required();
   exec->add_flag("-i,--interactive", args->exec.interactive, "forward standard input");
   exec->add_flag("-t,--tty", args->exec.terminal, "give it a terminal");
   exec->add_flag("-s,--shell", args->exec.shell, "the words are a line for the shell");
@@ -328,10 +330,14 @@ void AddSandbox(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   exec->add_option("-w,--workdir", args->exec.cwd, "working directory");
   exec->add_option("-e,--env", args->envs, "NAME=VALUE");
   exec->add_option("--timeout", args->timeout, "seconds until everything it started is killed");
-  exec->positionals_at_end();
-  exec->prefix_command(false);
-  exec->callback(
-      [=, &options, &chosen] { chosen = [=, &options] { return RunExec(options, *args); }; });
+  // Everything after the sandbox is the command's, options too.
+  exec->footer("SANDBOX is followed by [--] PROGRAM [ARGUMENT...]");
+  exec->fallthrough(false);
+  exec->prefix_command();
+  exec->callback([=, &options, &chosen] {
+    args->exec.argv = exec->remaining();
+    chosen = [=, &options] { return RunExec(options, *args); };
+  });
 
   CLI::App* list = add("ls", "list sandboxes", &SandboxVerbs::List);
   list->add_flag("--all", args->all, "ended ones of the last day too");
