@@ -288,5 +288,27 @@ TEST_F(AdoptionTest, ALostKeeperEndsWhatItHeld) {
   EXPECT_EQ(MustRun(MustCreate(), "echo works"), "works\n");
 }
 
+TEST_F(AdoptionTest, AKeeperThatDiesIsReplaced) {
+  std::string id = MustCreate();
+  CommandInfo command = MustStart(id, "echo hi; sleep 1000");
+  Collector collector;
+  Follow(collector, command);
+  ASSERT_OK(collector.WaitBytes(3));
+  pid_t keeper = node().GetStats().keeper_pid;
+  ASSERT_GT(keeper, 0);
+  ASSERT_EQ(::kill(keeper, SIGKILL), 0);
+  ASSERT_OK(collector.WaitExit());
+  SandboxInfo ended = WaitEnded(id);
+  EXPECT_TRUE(ended.end_reason == "NODE_RESTART" || ended.end_reason == "INIT_DIED")
+      << ended.end_reason;
+  Result<SandboxInfo> next = node().Create(Spec());
+  for (int i = 0; i < 500 && !next.ok(); ++i) {
+    ::usleep(20'000);
+    next = node().Create(Spec());
+  }
+  ASSERT_OK(next);
+  EXPECT_EQ(MustRun(next->id, "echo works"), "works\n");
+}
+
 }  // namespace
 }  // namespace esker::testing

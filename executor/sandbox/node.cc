@@ -41,6 +41,10 @@ NodeImpl::NodeImpl(Store& store, Index& index, const NodeOptions& options)
 
 NodeImpl::~NodeImpl() {
   closing_ = true;
+  {
+    std::lock_guard lock(gate_->mutex);
+    gate_->node = nullptr;
+  }
   // Operations first: they may wait for the loop.
   pool_.reset();
   if (loop_thread_.joinable()) {
@@ -191,7 +195,8 @@ Node::Stats NodeImpl::GetStats() {
     std::lock_guard lock(mutex_);
     stats.sandboxes = live_;
   }
-  Result<pid_t> blob_server = keeper_->BlobServerPid();
+  stats.keeper_pid = keeper_pid_;
+  Result<pid_t> blob_server = keeper()->BlobServerPid();
   if (blob_server.ok()) stats.blob_server_pid = *blob_server;
   return stats;
 }

@@ -251,7 +251,7 @@ Result<ContainerHandle> NodeImpl::StartContainer(Sandbox& sandbox, const ImageRe
   ESKER_RETURN_IF_ERROR(CheckDeadline(sandbox, deadline_ns, "its container was made"));
   sandbox.with_keeper = true;
   Result<ContainerHandle> container =
-      keeper_->Create(spec, volume.get(), listener.get(), tasks, entry.unified.get());
+      keeper()->Create(spec, volume.get(), listener.get(), tasks, entry.unified.get());
   if (!container.ok()) sandbox.with_keeper = false;
   return container;
 }

@@ -97,10 +97,11 @@ Status NodeImpl::TearDown(Sandbox& sandbox) {
   if (!killed.ok() && !IsMissing(killed)) return killed;
   if (sandbox.with_keeper) {
     Status ended = WaitInitEnd(sandbox, kInitEndTimeoutMs);
-    if (!ended.ok() && keeper_->BlobServerPid().ok()) return ended;
+    if (!ended.ok() && keeper()->BlobServerPid().ok()) return ended;
     // A keeper that is gone tells nothing; the empty cgroup is proof enough.
-    Status acknowledged = keeper_->AcknowledgeEnd(sandbox.id);
-    if (!acknowledged.ok() && !IsMissing(acknowledged)) {
+    Status acknowledged = keeper()->AcknowledgeEnd(sandbox.id);
+    if (!acknowledged.ok() && !IsMissing(acknowledged) &&
+        acknowledged.code() != Code::kUnavailable) {
       LogWarning("acknowledge_end", {{"sandbox", sandbox.id}, {"cause", acknowledged.ToString()}});
     }
     sandbox.with_keeper = false;

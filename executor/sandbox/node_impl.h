@@ -126,6 +126,13 @@ class NodeImpl final : public Node, public CommandOwner {
   // Posts an end to the strand, once.
   void PostEnd(const SandboxPtr& sandbox, std::string reason, std::string message);
   void OnContainerEnd(const ContainerEnd& end);
+  Status StartKeeper();
+  void OnKeeperLost(const Status& why);
+  void ReplaceKeeper(const std::string& why);
+  std::shared_ptr<KeeperClient> keeper() const {
+    std::lock_guard lock(mutex_);
+    return keeper_;
+  }
   void EndAfterInit(const SandboxPtr& sandbox, int wait_status);
   Status WaitInitEnd(Sandbox& sandbox, int64_t timeout_ms);
 
@@ -207,10 +214,17 @@ class NodeImpl final : public Node, public CommandOwner {
   std::unique_ptr<CgroupRoot> cgroups_;
   std::unique_ptr<UpperStore> uppers_;
   std::unique_ptr<LayerCache> layers_;
-  std::unique_ptr<KeeperClient> keeper_;
+  std::shared_ptr<KeeperClient> keeper_;  // guarded by mutex_; see keeper()
+  // What the keeper's threads call into; empty once this node goes away.
+  struct Gate {
+    std::mutex mutex;
+    NodeImpl* node = nullptr;
+  };
+  std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::atomic<pid_t> keeper_pid_{0};
   std::counting_semaphore<> building_{64};  // creates that are being built at once
 
-  mutable std::mutex mutex_;  // guards sandboxes_ and live_
+  mutable std::mutex mutex_;  // guards sandboxes_, live_ and keeper_
   std::map<std::string, SandboxPtr> sandboxes_;
   size_t live_ = 0;
   size_t open_commands_ = 0;  // loop thread only: those that hold descriptors

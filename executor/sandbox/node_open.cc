@@ -98,9 +98,8 @@ Status NodeImpl::OpenParts() {
   keeper_options_.store_directory = store_.path();
   keeper_options_.cache_directory = options_.cache_directory;
   keeper_options_.binary_directory = options_.binary_directory;
-  ESKER_ASSIGN_OR_RETURN(keeper_, KeeperClient::ConnectOrStart(keeper_options_));
-  keeper_->OnEnd([this](const ContainerEnd& end) { OnContainerEnd(end); });
-  return OkStatus();
+  gate_->node = this;
+  return StartKeeper();
 }
 
 // --- the database -------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ bool NodeImpl::Lives(const std::string& id) const {
 }
 
 Status NodeImpl::Adopt() {
-  ESKER_ASSIGN_OR_RETURN(KeeperClient::Inventory inventory, keeper_->List());
+  ESKER_ASSIGN_OR_RETURN(KeeperClient::Inventory inventory, keeper()->List());
   std::set<std::string> live;
   for (const ContainerHandle& container : inventory.live) live.insert(container.sandbox_id);
   std::map<std::string, int> ended;
@@ -331,7 +330,7 @@ Status NodeImpl::RemoveUnknown(const KeeperClient::Inventory& inventory) {
     if (!Lives(end.sandbox_id)) to_acknowledge.insert(end.sandbox_id);
   }
   for (const std::string& id : to_acknowledge) {
-    Status status = keeper_->AcknowledgeEnd(id);
+    Status status = keeper()->AcknowledgeEnd(id);
     if (!status.ok() && status.code() != Code::kNotFound) {
       LogWarning("acknowledge_end", {{"sandbox", id}, {"cause", status.ToString()}});
     }
@@ -394,7 +393,7 @@ Status NodeImpl::Drain() {
   if (left != 0) {
     return InternalError(std::to_string(left) + " sandboxes could not be ended; see the log");
   }
-  ESKER_RETURN_IF_ERROR(keeper_->Shutdown());
+  ESKER_RETURN_IF_ERROR(keeper()->Shutdown());
   ESKER_RETURN_IF_ERROR(CloseUppers());
   ESKER_RETURN_IF_ERROR(UpperStore::Destroy(options_.data_directory + "/uppers"));
   return cgroups_->Close();

@@ -60,7 +60,7 @@ void StdinQueue::WriteSome() {
 }
 
 void StdinQueue::Flush() {
-  while (!items_.empty() && pipe_.valid()) {
+  while (!items_.empty()) {
     errno = 0;
     WriteSome();
     Item& item = items_.front();
