@@ -62,11 +62,8 @@ Finding CheckKernel() {
   int major = 0, minor = 0;
   std::sscanf(name.release, "%d.%d", &major, &minor);
   std::string detail = std::string("Linux ") + name.release;
-  if (major > 6 || (major == 6 && minor >= 13)) return Works(detail);
-  if (major > 6 || (major == 6 && minor >= 1)) {
-    return FallsBack(detail + ": older than 6.13, the checks below say what is slower");
-  }
-  return Missing(detail + ": 6.1 or newer is needed");
+  if (major > 6 || (major == 6 && minor >= 15)) return Works(detail);
+  return Missing(detail + ": the keeper builds roots from detached mounts, which needs Linux 6.15");
 }
 
 Finding CheckErofs(const std::string& directory) {
