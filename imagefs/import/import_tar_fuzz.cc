@@ -28,10 +28,10 @@ class NothingStored : public esker::ChunkLookup {
 };
 
 esker::Store& FuzzStore() {
-  static esker::TempDir* dir = new esker::TempDir(*esker::TempDir::Create("/dev/shm"));
-  static esker::Store* store = [] {
-    if (!esker::Store::Initialise(dir->path()).ok()) std::abort();
-    return esker::Store::Open(dir->path())->release();
+  static esker::TempDir dir = *esker::TempDir::Create("/dev/shm");  // removed at exit
+  static std::unique_ptr<esker::Store> store = [] {
+    if (!esker::Store::Initialise(dir.path()).ok()) std::abort();
+    return *esker::Store::Open(dir.path());
   }();
   return *store;
 }
