@@ -54,13 +54,17 @@ class EskerError(Exception):
         return f"{text} [trace {self.trace_id}]" if self.trace_id else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.__class__, self.message, dict(self.__dict__)))
+        state = dict(self.__dict__)
+        if isinstance(self, OSError):
+            state.update(errno=self.errno, strerror=self.strerror)
+        return (_rebuild, (self.__class__, self.message, state))
 
 
 def _rebuild(cls: type[EskerError], message: str, state: dict[str, Any]) -> EskerError:
     error = cls.__new__(cls)
     EskerError.__init__(error, message)
-    error.__dict__.update(state)
+    for name, value in state.items():
+        setattr(error, name, value)
     return error
 
 
