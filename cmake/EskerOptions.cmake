@@ -30,6 +30,10 @@ endif()
 add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers
                     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
                     $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # False positives of g++ 12 at -O2 on std::string and std::optional (GCC PR105329, PR105562).
+  add_compile_options($<$<CONFIG:Release>:-Wno-restrict> $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
+endif()
 if(ESKER_SANITIZE)
   add_compile_options(-fsanitize=${ESKER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${ESKER_SANITIZE})
