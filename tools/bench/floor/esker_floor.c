@@ -1,23 +1,27 @@
 // esker-floor: what the bare kernel takes to start a container. Resident, no libraries; the figure
 // every other one of Esker's is measured against.
 //
-//   esker-floor --image FILE.erofs [--root move|pivot] [--idmap] [--net] [--masks N] [--live N]
-//               [--mounts N] [--workers N] [--count N] [--escape]
+//   esker-floor --image FILE.erofs [--root move|pivot] [--idmap] [--net] [--masks N] [--cgroups]
+//               [--filter N] [--live N] [--mounts N] [--workers N] [--count N] [--escape]
 //
 // FILE.erofs holds /tiny (tiny.c) and the directory /proc. Each round: clone with new mount, pid,
 // ipc, uts and cgroup namespaces, overlay on the layer with a tmpfs upper, proc, exec of /tiny,
 // end.
 // --root move: in a template mount namespace, move_mount over "/" and chroot; pivot: in a copy of
-// the caller's namespace. --idmap: id-mapped lower and upper, and a child user namespace. --live
-// and --mounts: containers that live, and mounts that the caller has, meanwhile. --escape: instead
-// of timing, try the ways back to the old root and say for each whether it is closed.
+// the caller's namespace. --idmap: id-mapped lower and upper, and a child user namespace.
+// --cgroups: memory, pids, cpu (v1) and cgroup2 directories of its own with limits. --filter: a
+// system call filter of N instructions. --live and --mounts: containers that live, and mounts that
+// the caller has, meanwhile. --escape: instead of timing, try the ways back to the old root and say
+// for each whether it is closed.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/mount.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -39,7 +43,7 @@ extern int umount2(const char*, int);
 
 static struct {
   const char* image;
-  int pivot, idmap, net, masks, live, mounts, workers, count, escape;
+  int pivot, idmap, net, masks, cgroups, filter, live, mounts, workers, count, escape;
 } options = {.workers = 1, .count = 1000};
 
 static int layer_fd, template_ns, user_ns, null_fd;
@@ -227,7 +231,60 @@ static void TryEscapes(void) {
       syscall(SYS_open_tree, AT_FDCWD, "/", OPEN_TREE_CLONE) >= 0 ? "CLONED" : strerror(errno));
 }
 
-static void Child(int stay) {
+// One directory of its own in each hierarchy that Esker uses.
+static const char* const kHierarchies[] = {"memory", "pids", "cpu", "unified"};
+static const char* const kLimits[][2] = {{"memory.limit_in_bytes", "536870912"},
+                                         {"pids.max", "1024"}};
+enum { kHierarchyCount = 4, kUnified = 3 };
+
+static void CgroupPath(char* out, size_t size, int hierarchy, int number, const char* file) {
+  snprintf(out, size, "/sys/fs/cgroup/%s/esker-floor-%d-%d%s", kHierarchies[hierarchy], getpid(),
+           number, file);
+}
+static int MakeCgroups(int number, int tasks[kUnified]) {
+  char path[160], file[64];
+  for (int i = 0; i < kHierarchyCount; ++i) {
+    CgroupPath(path, sizeof(path), i, number, "");
+    Check(mkdir(path, 0755), path);
+    if (i == kUnified) break;
+    if (i < 2) {
+      snprintf(file, sizeof(file), "/%s", kLimits[i][0]);
+      CgroupPath(path, sizeof(path), i, number, file);
+      int fd = Check(open(path, O_WRONLY | O_CLOEXEC), path);
+      Check(write(fd, kLimits[i][1], strlen(kLimits[i][1])), path);
+      close(fd);
+    }
+    CgroupPath(path, sizeof(path), i, number, "/tasks");
+    tasks[i] = Check(open(path, O_WRONLY | O_CLOEXEC), path);
+  }
+  return Check(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
+}
+static void RemoveCgroups(int number) {
+  char path[160];
+  for (int i = 0; i < kHierarchyCount; ++i) {
+    CgroupPath(path, sizeof(path), i, number, "");
+    // The kernel takes a dead process out of its cgroup a moment after it can be waited for.
+    for (int tries = 0; rmdir(path) != 0 && errno == EBUSY && tries < 1000; ++tries) sched_yield();
+  }
+}
+
+// Each number compared in turn; all are allowed in the end.
+static void InstallFilter(void) {
+  struct sock_filter* code = calloc((size_t)options.filter + 2, sizeof(*code));
+  code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0);
+  for (int i = 1; i < options.filter; ++i) {
+    code[i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(1000 + i), 0, 0);
+  }
+  code[options.filter] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+  struct sock_fprog program = {(unsigned short)(options.filter + 1), code};
+  Check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges");
+  Check(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), "seccomp");
+}
+
+static void Child(int stay, const int tasks[kUnified]) {
+  for (int i = 0; options.cgroups && i < kUnified; ++i) {
+    Check(write(tasks[i], "0", 1), "join a cgroup");
+  }
   if (!options.pivot) {
     // The layer belongs to the caller's namespace or to none, so it is cloned by descriptor before.
     Check(setns(template_ns, CLONE_NEWNS), "enter template");
@@ -252,6 +309,7 @@ static void Child(int stay) {
     Check(setresgid(0, 0, 0), "setgid");
     Check(setresuid(0, 0, 0), "setuid");
   }
+  if (options.filter > 0) InstallFilter();
   if (options.escape) {
     TryEscapes();
     _exit(0);
@@ -262,16 +320,24 @@ static void Child(int stay) {
   Die("exec /tiny");
 }
 
-static pid_t Start(int stay, int ready[2]) {
+static pid_t Start(int stay, int number, int ready[2]) {
   Check(pipe2(ready, O_CLOEXEC), "pipe");
+  int tasks[kUnified] = {-1, -1, -1}, unified = -1;
   struct clone_args args = {.flags = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP,
                             .exit_signal = SIGCHLD};
+  if (options.cgroups) {
+    unified = MakeCgroups(number, tasks);
+    args.flags |= CLONE_INTO_CGROUP;
+    args.cgroup = (uint64_t)unified;
+  }
   pid_t pid = Check(syscall(SYS_clone3, &args, sizeof(args)), "clone");
   if (pid == 0) {
     report_fd = ready[1];
     close(ready[0]);
-    Child(stay);
+    Child(stay, tasks);
   }
+  for (int i = 0; options.cgroups && i < kUnified; ++i) close(tasks[i]);
+  if (unified >= 0) close(unified);
   close(ready[1]);
   return pid;
 }
@@ -300,10 +366,11 @@ static void Work(int out) {
   for (int i = 0; i < options.count; ++i) {
     int ready[2];
     int64_t start = Now();
-    pid_t pid = Start(0, ready);
+    pid_t pid = Start(0, i, ready);
     AwaitExec(ready[0]);
     ready_ns[i] = Now() - start;
     waitpid(pid, NULL, 0);
+    if (options.cgroups) RemoveCgroups(i);
   }
   qsort(ready_ns, (size_t)options.count, sizeof(int64_t), Compare);
   int64_t figures[3] = {ready_ns[options.count / 10], ready_ns[options.count / 2],
@@ -333,19 +400,21 @@ static void Measure(void) {
   double seconds = (double)(Now() - start) / 1e9;
   if (got == 0) exit(1);
   printf(
-      "root=%s idmap=%d net=%d masks=%d live=%d mounts=%d workers=%d per_second=%.0f "
+      "root=%s idmap=%d net=%d masks=%d cgroups=%d filter=%d live=%d mounts=%d workers=%d "
+      "per_second=%.0f "
       "ready_p10_us=%lld ready_p50_us=%lld ready_p99_us=%lld\n",
-      options.pivot ? "pivot" : "move", options.idmap, options.net, options.masks, options.live,
-      options.mounts, options.workers, options.workers * options.count / seconds,
-      (long long)(sum[0] / got / 1000), (long long)(sum[1] / got / 1000),
-      (long long)(sum[2] / got / 1000));
+      options.pivot ? "pivot" : "move", options.idmap, options.net, options.masks, options.cgroups,
+      options.filter, options.live, options.mounts, options.workers,
+      options.workers * options.count / seconds, (long long)(sum[0] / got / 1000),
+      (long long)(sum[1] / got / 1000), (long long)(sum[2] / got / 1000));
 }
 
 static void Parse(int argc, char** argv) {
   static const struct option kOptions[] = {
-      {"image", 1, 0, 'i'}, {"root", 1, 0, 'r'},   {"idmap", 0, 0, 'm'},  {"net", 0, 0, 'n'},
-      {"masks", 1, 0, 'k'}, {"live", 1, 0, 'l'},   {"mounts", 1, 0, 'o'}, {"workers", 1, 0, 'w'},
-      {"count", 1, 0, 'c'}, {"escape", 0, 0, 'e'}, {0, 0, 0, 0}};
+      {"image", 1, 0, 'i'},  {"root", 1, 0, 'r'},    {"idmap", 0, 0, 'm'},  {"net", 0, 0, 'n'},
+      {"masks", 1, 0, 'k'},  {"cgroups", 0, 0, 'g'}, {"filter", 1, 0, 'f'}, {"live", 1, 0, 'l'},
+      {"mounts", 1, 0, 'o'}, {"workers", 1, 0, 'w'}, {"count", 1, 0, 'c'},  {"escape", 0, 0, 'e'},
+      {0, 0, 0, 0}};
   for (int c; (c = getopt_long(argc, argv, "", kOptions, NULL)) != -1;) {
     switch (c) {
       case 'i':
@@ -362,6 +431,12 @@ static void Parse(int argc, char** argv) {
         break;
       case 'k':
         options.masks = atoi(optarg);
+        break;
+      case 'g':
+        options.cgroups = 1;
+        break;
+      case 'f':
+        options.filter = atoi(optarg);
         break;
       case 'l':
         options.live = atoi(optarg);
@@ -412,18 +487,22 @@ int main(int argc, char** argv) {
   pid_t* live = calloc((size_t)options.live + 1, sizeof(pid_t));
   for (int i = 0; i < options.live; ++i) {
     int ready[2];
-    live[i] = Start(1, ready);
+    live[i] = Start(1, i, ready);
     AwaitExec(ready[0]);
   }
   if (options.escape) {
     int ready[2];
-    pid_t pid = Start(0, ready);
+    pid_t pid = Start(0, options.live, ready);
     AwaitExec(ready[0]);
     waitpid(pid, NULL, 0);
+    if (options.cgroups) RemoveCgroups(options.live);
   } else {
     Measure();
   }
   for (int i = 0; i < options.live; ++i) kill(live[i], SIGKILL);
-  for (int i = 0; i < options.live; ++i) waitpid(live[i], NULL, 0);
+  for (int i = 0; i < options.live; ++i) {
+    waitpid(live[i], NULL, 0);
+    if (options.cgroups) RemoveCgroups(i);
+  }
   return 0;
 }
