@@ -15,6 +15,8 @@ constexpr uint64_t kDefaultKeep = 64u << 20;
 constexpr size_t kShare = 256u << 10;  // moved or handed out before others get their turn
 constexpr size_t kFinalShare = 16u << 20;
 constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kFloodTurnNs = 100 * kMillisecond;
+constexpr uint64_t kFloodBytes = 16u << 20;
 constexpr int64_t kDrainSilenceNs = 200 * kMillisecond;
 constexpr int64_t kDrainLimitNs = 1000 * kMillisecond;
 constexpr int64_t kDrainCheckNs = 20 * kMillisecond;
@@ -152,11 +154,35 @@ OutputLog::Moved Command::Pump(int i, size_t limit) {
   return *moved;
 }
 
+// A flood costs its sandbox, not the loop that serves all of them.
+bool Command::TookItsShare(int i, uint64_t bytes) {
+  Stream& stream = streams_[i];
+  int64_t now = Now();
+  if (now - stream.turn_began_ns >= kFloodTurnNs) {
+    stream.turn_began_ns = now;
+    stream.turn_bytes = 0;
+  }
+  stream.turn_bytes += bytes;
+  if (stream.turn_bytes < kFloodBytes || exit_seen_) return false;
+  stream.resting = true;
+  StopWatching(i);
+  owner_.loop().After(stream.turn_began_ns + kFloodTurnNs - now, [weak = weak_from_this(), i] {
+    if (std::shared_ptr<Command> self = weak.lock()) {
+      self->streams_[i].resting = false;
+      self->Recheck();
+    }
+  });
+  return true;
+}
+
 void Command::OnReadable(int i) {
+  uint64_t before = streams_[i].log->size();
   OutputLog::Moved moved = Pump(i, kShare);
   UpdateSizes();
+  uint64_t bytes = streams_[i].log->size() - before;
   if (moved == OutputLog::Moved::kEnd) CloseStream(i);
   FeedAll();
+  if (streams_[i].watched && TookItsShare(i, bytes)) return;
   if (streams_[i].watched && HeldBack(i)) {
     StopWatching(i);
     Recheck();
@@ -195,7 +221,7 @@ bool Command::HeldBack(int i) const {
 void Command::Recheck() {
   bool waiting = false;
   for (int i = 0; i < 2; ++i) {
-    if (!streams_[i].pipe.valid() || streams_[i].watched) continue;
+    if (!streams_[i].pipe.valid() || streams_[i].watched || streams_[i].resting) continue;
     if (HeldBack(i)) {
       waiting = true;
     } else {
@@ -295,6 +321,7 @@ void Command::EndWithSandbox(const std::string& reason) {
     status.exit_code = 137;
     status.ended_ns = Clock::System().WallNanos();
     record_.info.end_reason = reason;
+    record_.info.oom_killed = record_.info.oom_killed || reason.ends_with(": OOM");
   }
   forgotten_ = true;  // there is no init any more
   stdin_.Close(FailedPreconditionError("the sandbox has ended: " + reason));

@@ -93,12 +93,16 @@ class Command : public std::enable_shared_from_this<Command> {
     UniqueFd pipe;
     std::optional<OutputLog> log;
     bool watched = false;
+    uint64_t turn_bytes = 0;  // moved since turn_began_ns
+    int64_t turn_began_ns = 0;
+    bool resting = false;  // moved its share of this turn; a timer wakes it
   };
 
   Status OpenLog(int stream);
   void StartWatching(int stream);
   void StopWatching(int stream);
   void OnReadable(int stream);
+  bool TookItsShare(int stream, uint64_t bytes);
   // Moves what is there, at most one share; false at the end of the stream.
   OutputLog::Moved Pump(int stream, size_t limit);
   void CloseStream(int stream);

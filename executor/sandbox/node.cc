@@ -45,6 +45,8 @@ NodeImpl::~NodeImpl() {
     std::lock_guard lock(gate_->mutex);
     gate_->node = nullptr;
   }
+  // What runs on the loop from here on sees `closing_` and gives the pool nothing more.
+  if (loop_thread_.joinable()) OnLoop([] {});
   // Operations first: they may wait for the loop.
   pool_.reset();
   if (loop_thread_.joinable()) {

@@ -187,6 +187,9 @@ void NodeImpl::OnStarted(const SandboxPtr& sandbox, const CommandPtr& command,
     // When the connection broke nobody knows whether it ran: it stays, and ends with the sandbox.
     bool unknown = started.status().code() == Code::kUnavailable;
     if (!unknown) DropCommand(*sandbox, *command);
+    if (unknown && !sandbox->gone.ok()) {
+      command->EndWithSandbox("SANDBOX_ENDED: " + sandbox->Info().end_reason);
+    }
     return Explain(sandbox, started.status(), [this, sandbox, command](Status status) {
       Launched(sandbox, command, std::move(status));
     });
@@ -254,7 +257,7 @@ void NodeImpl::Forget(const Command& command) {
   if (sandbox == nullptr) return;
   CloseCommand(*sandbox);
   if (sandbox->init != nullptr) sandbox->init->Acknowledge(command.id());
-  if (++sandbox->forgotten_commands % kTrimEvery == 0) TrimCommands(*sandbox);
+  if (++sandbox->forgotten_commands % kTrimEvery == 0 && !closing_) TrimCommands(*sandbox);
 }
 
 void NodeImpl::CloseCommand(Sandbox& sandbox) {

@@ -226,6 +226,7 @@ Result<ContainerHandle> NodeImpl::StartContainer(Sandbox& sandbox, const ImageRe
   spec.range = record.range;
   spec.hostname = record.info.hostname.substr(0, 63);
   const std::vector<ImageLayer>& layers = image.manifest.layers;
+  std::shared_lock layers_lock(layers_in_use_);
   for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
     ESKER_RETURN_IF_ERROR(CheckDeadline(sandbox, deadline_ns, "its layers were fetched"));
     ESKER_ASSIGN_OR_RETURN(LocalLayer local, layers_->Ensure(*layer));
@@ -265,6 +266,8 @@ Status NodeImpl::ConnectInit(const SandboxPtr& sandbox, int64_t deadline_ns) {
                         [this, sandbox, connected](Result<std::unique_ptr<InitClient>> client,
                                                    InitClient::Inventory inventory) {
                           if (!client.ok()) return connected->set_value(std::move(client).status());
+                          // Too late: it was given up meanwhile.
+                          if (!sandbox->gone.ok()) return connected->set_value(sandbox->gone);
                           sandbox->init = std::move(*client);
                           TakeInventory(sandbox, inventory);
                           connected->set_value(OkStatus());

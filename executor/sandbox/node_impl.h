@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <semaphore>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -75,6 +76,7 @@ class NodeImpl final : public Node, public CommandOwner {
   void File(const std::string& sandbox, const InitFileRequest& request, UniqueFd stream,
             std::function<void(Result<InitFileResult>)> done) override;
   Stats GetStats() override;
+  Status DropUnused() override;
 
   // CommandOwner
   EventLoop& loop() override { return *loop_; }
@@ -141,9 +143,13 @@ class NodeImpl final : public Node, public CommandOwner {
   Status FreezeForSnapshot(Sandbox& sandbox, bool* frozen);
 
   // --- node_snapshot.cc
-  Result<SnapshotInfo> SnapshotNew(const SandboxPtr& sandbox, const std::string& request_id,
-                                   bool begun_before);
-  Result<SnapshotInfo> CloneAndCommit(const SandboxPtr& sandbox, const std::string& request_id);
+  Result<SnapshotInfo> SnapshotNew(const SandboxPtr& sandbox, Strand::Turn turn,
+                                   const std::string& request_id, bool begun_before);
+  // Freezes (a running one), clones, thaws. Strand.
+  Result<UniqueFd> CloneFiles(const SandboxPtr& sandbox, const std::string& clone_id,
+                              int64_t* frozen_us);
+  Status Commit(const SandboxRecord& record, int clone, const std::string& request_id,
+                SnapshotInfo* info);
   std::optional<ImageId> FindCommitted(const std::string& sandbox, const std::string& request_id);
 
   // --- node_open.cc
@@ -214,6 +220,9 @@ class NodeImpl final : public Node, public CommandOwner {
   std::unique_ptr<CgroupRoot> cgroups_;
   std::unique_ptr<UpperStore> uppers_;
   std::unique_ptr<LayerCache> layers_;
+  // Shared: between a layer's arrival on the node and the container that holds it. Never with
+  // another lock held.
+  std::shared_mutex layers_in_use_;
   std::shared_ptr<KeeperClient> keeper_;  // guarded by mutex_; see keeper()
   // What the keeper's threads call into; empty once this node goes away.
   struct Gate {

@@ -1,6 +1,8 @@
 // The keeper's connection: its news, and what happens when it is lost.
 #include <signal.h>
 
+#include <set>
+
 #include "base/log.h"
 #include "base/socket.h"
 #include "node_impl.h"
@@ -29,6 +31,26 @@ Status NodeImpl::StartKeeper() {
   std::lock_guard lock(mutex_);
   std::swap(keeper_, old);
   return OkStatus();
+}
+
+Status NodeImpl::DropUnused() {
+  std::unique_lock lock(layers_in_use_);
+  ESKER_RETURN_IF_ERROR(keeper()->DropIdleLayers().status());
+  ESKER_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, index_.ListImages());
+  std::vector<ImageLayer> live;
+  std::set<ImageId> known;
+  for (const ImageRecord& image : images) {
+    known.insert(image.id);
+    live.insert(live.end(), image.manifest.layers.begin(), image.manifest.layers.end());
+  }
+  for (const SandboxPtr& sandbox : All()) {
+    SandboxRecord record = sandbox->Copy();
+    // The files of a deleted image that a sandbox still runs on cannot be told from others.
+    if (record.phase != SandboxPhase::kEnded && !known.contains(record.info.image)) {
+      return OkStatus();
+    }
+  }
+  return layers_->Retain(live);
 }
 
 // Keeper client's thread.

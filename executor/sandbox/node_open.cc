@@ -1,6 +1,7 @@
 // Opening a node: what the database says, what the kernel has, and making the two agree.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -36,6 +37,14 @@ Result<std::string> ReadOrMakeNodeId(const std::string& directory, const std::st
   return id;
 }
 
+// A running command holds five descriptors; the usual soft limit of 1,024 is soon reached.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) LogWarning("descriptor_limit", {{"errno", errno}});
+}
+
 // "<prefix><sandbox>/<rest>"
 std::string SandboxOfKey(std::string_view key, std::string_view prefix) {
   key.remove_prefix(prefix.size());
@@ -45,6 +54,7 @@ std::string SandboxOfKey(std::string_view key, std::string_view prefix) {
 }  // namespace
 
 Status NodeImpl::Start() {
+  RaiseDescriptorLimit();
   ESKER_RETURN_IF_ERROR(PrepareDirectories());
   ESKER_ASSIGN_OR_RETURN(db_, NodeDb::Open(options_.data_directory + "/db"));
   // A limit that is never reached: see Strand.

@@ -21,6 +21,7 @@ void NodeImpl::Reach(const std::string& id, std::function<void(Result<Reached>)>
 void NodeImpl::ReachOnLoop(const SandboxPtr& sandbox, bool may_resume,
                            std::function<void(Result<Reached>)> use) {
   if (!sandbox->gone.ok()) return use(sandbox->gone);
+  if (closing_) return use(UnavailableError("the node is going away; the sandbox stays"));
   SandboxPhase phase = sandbox->phase();
   if (phase == SandboxPhase::kEnding || phase == SandboxPhase::kEnded) {
     return use(EndedError(sandbox->Info()));

@@ -62,7 +62,8 @@ Result<SnapshotInfo> NodeImpl::Snapshot(const std::string& id, const std::string
   }
   begun = true;
   ESKER_FAILPOINT("node.snapshot.intent");
-  ESKER_ASSIGN_OR_RETURN(SnapshotInfo info, SnapshotNew(sandbox, request_id, claim.begun_before));
+  ESKER_ASSIGN_OR_RETURN(SnapshotInfo info,
+                         SnapshotNew(sandbox, std::move(turn), request_id, claim.begun_before));
   if (!full_tag.empty()) ESKER_RETURN_IF_ERROR(index_.SetTag(full_tag, info.image));
   std::string answer = SerialiseSnapshotInfo(info);
   DbBatch batch;
@@ -78,8 +79,8 @@ Result<SnapshotInfo> NodeImpl::Snapshot(const std::string& id, const std::string
   return info;
 }
 
-Result<SnapshotInfo> NodeImpl::SnapshotNew(const SandboxPtr& sandbox, const std::string& request_id,
-                                           bool begun_before) {
+Result<SnapshotInfo> NodeImpl::SnapshotNew(const SandboxPtr& sandbox, Strand::Turn turn,
+                                           const std::string& request_id, bool begun_before) {
   SandboxRecord record = sandbox->Copy();
   if (record.phase == SandboxPhase::kEnded || record.phase == SandboxPhase::kEnding) {
     return EndedError(record.info);
@@ -92,7 +93,24 @@ Result<SnapshotInfo> NodeImpl::SnapshotNew(const SandboxPtr& sandbox, const std:
       return info;
     }
   }
-  return CloneAndCommit(sandbox, request_id);
+  // Its own lease: the sandbox may end while the clone is being committed.
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease,
+                         index_.LeaseImage(record.info.image, "snapshot of " + sandbox->id));
+  SnapshotInfo info;
+  std::string clone_id = RandomId("clone");
+  Result<UniqueFd> clone = CloneFiles(sandbox, clone_id, &info.frozen_us);
+  ScopeGuard remove_clone([&] {
+    clone = UniqueFd();
+    Status removed = uppers_->Delete(clone_id);
+    if (!removed.ok()) LogWarning("delete_clone", {{"cause", removed.ToString()}});
+  });
+  if (!clone.ok()) return clone.status();
+  // The rest needs only the clone: deleting, pausing and expiring do not wait for it.
+  std::optional<Strand::Turn> held(std::move(turn));
+  held.reset();
+  ESKER_FAILPOINT("node.snapshot.cloned");
+  ESKER_RETURN_IF_ERROR(Commit(record, clone->get(), request_id, &info));
+  return info;
 }
 
 std::optional<ImageId> NodeImpl::FindCommitted(const std::string& sandbox,
@@ -111,41 +129,39 @@ std::optional<ImageId> NodeImpl::FindCommitted(const std::string& sandbox,
   return std::nullopt;
 }
 
-Result<SnapshotInfo> NodeImpl::CloneAndCommit(const SandboxPtr& sandbox,
-                                              const std::string& request_id) {
-  SandboxRecord record = sandbox->Copy();
-  std::string clone_id = RandomId("clone");
-  SnapshotInfo info;
+Result<UniqueFd> NodeImpl::CloneFiles(const SandboxPtr& sandbox, const std::string& clone_id,
+                                      int64_t* frozen_us) {
   bool frozen = false;
   int64_t began = Clock::System().MonotonicNanos();
   ESKER_RETURN_IF_ERROR(FreezeForSnapshot(*sandbox, &frozen).Wrap("freeze sandbox " + sandbox->id));
   Result<UniqueFd> clone = uppers_->Snapshot(sandbox->id, clone_id);
-  Status thawed = frozen ? cgroups_->Thaw(sandbox->id) : OkStatus();
-  if (frozen) info.frozen_us = (Clock::System().MonotonicNanos() - began) / 1000;
-  ScopeGuard remove_clone([&] {
-    clone = UniqueFd();
-    Status removed = uppers_->Delete(clone_id);
-    if (!removed.ok()) LogWarning("delete_clone", {{"cause", removed.ToString()}});
-  });
-  ESKER_RETURN_IF_ERROR(thawed.Wrap("thaw sandbox " + sandbox->id));
+  if (frozen) {
+    Status thawed = cgroups_->Thaw(sandbox->id);
+    *frozen_us = (Clock::System().MonotonicNanos() - began) / 1000;
+    ESKER_RETURN_IF_ERROR(thawed.Wrap("thaw sandbox " + sandbox->id));
+  }
   if (!clone.ok()) return clone.status().Wrap("clone the files of sandbox " + sandbox->id);
-  ESKER_FAILPOINT("node.snapshot.cloned");
+  return clone;
+}
 
+Status NodeImpl::Commit(const SandboxRecord& record, int clone, const std::string& request_id,
+                        SnapshotInfo* info) {
   ESKER_ASSIGN_OR_RETURN(UniqueFd upper,
-                         OpenFileAt(clone->get(), "upper", O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+                         OpenFileAt(clone, "upper", O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
   CommitRequest request;
   request.parent = record.info.image;
   request.upper_fd = upper.get();
-  request.origin = {
-      {"sandbox", sandbox->id}, {"project", record.info.project}, {"created", Rfc3339(WallNow())}};
+  request.origin = {{"sandbox", record.info.id},
+                    {"project", record.info.project},
+                    {"created", Rfc3339(WallNow())}};
   if (!record.info.job.empty()) request.origin["job"] = record.info.job;
   if (!request_id.empty()) request.origin["request"] = request_id;
   ESKER_ASSIGN_OR_RETURN(CommitResult result, CommitUpper(store_, index_, request, {}));
   ESKER_FAILPOINT("node.snapshot.committed");
-  info.image = result.image;
-  info.bytes_stored = result.totals.bytes_stored;
-  info.bytes_deduplicated = result.totals.bytes_deduplicated;
-  return info;
+  info->image = result.image;
+  info->bytes_stored = result.totals.bytes_stored;
+  info->bytes_deduplicated = result.totals.bytes_deduplicated;
+  return OkStatus();
 }
 
 Result<std::vector<ForkChild>> NodeImpl::Fork(const std::string& id, const std::string& request_id,

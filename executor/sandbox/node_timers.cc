@@ -14,6 +14,7 @@ constexpr int64_t kTickNs = 100'000'000;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kHousekeepingNs = 60 * kSecond;
 constexpr int64_t kKeptNs = 24 * 3600 * kSecond;
+constexpr size_t kMaxEnded = 50'000;
 constexpr uint64_t kEndedLogBytes = 4ull << 30;  // output of ended sandboxes, all together
 
 uint64_t BytesOnDisk(const std::string& directory) {
@@ -100,6 +101,15 @@ void NodeImpl::Housekeep() {
   int64_t before = WallNow() - kKeptNs;
   DbBatch batch;
   for (const std::string& key : requests_.Expire(before)) batch.Delete(key);
+  std::vector<int64_t> ends;
+  for (const SandboxPtr& sandbox : All()) {
+    SandboxInfo info = sandbox->Info();
+    if (info.state == SandboxState::kEnded) ends.push_back(info.ended_ns);
+  }
+  if (ends.size() > kMaxEnded) {
+    std::sort(ends.begin(), ends.end());
+    before = std::max(before, ends[ends.size() - kMaxEnded]);
+  }
   for (const SandboxPtr& sandbox : All()) {
     SandboxRecord record = sandbox->Copy();
     if (record.phase == SandboxPhase::kEnding) PostEnd(sandbox, "", "");

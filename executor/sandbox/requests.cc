@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "base/clock.h"
+
 namespace esker {
 
 void Requests::Restore(const std::string& key, RequestRecord record) {
@@ -32,7 +34,8 @@ Result<Requests::Claim> Requests::Begin(const std::vector<std::string>& keys, co
     if (claim.answer) return claim;
     if (!wait) {
       for (const std::string& key : keys) {
-        entries_[key] = {.record = {.asked = asked}, .in_flight = true};
+        int64_t now = Clock::System().WallNanos();
+        entries_[key] = {.record = {.time_ns = now, .asked = asked}, .in_flight = true};
       }
       return claim;
     }

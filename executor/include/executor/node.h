@@ -207,6 +207,10 @@ class Node {
     pid_t keeper_pid = 0, blob_server_pid = 0;
   };
   virtual Stats GetStats() = 0;
+
+  // After garbage collection: unmounts layers that no sandbox uses and drops their local files when
+  // their image is gone. Beside everything else; creates wait for it a moment.
+  virtual Status DropUnused() { return OkStatus(); }
 };
 
 }  // namespace esker
