@@ -2,9 +2,10 @@
 //
 //   esker-load --address ADDRESS --image IMAGE [--key KEY] [--what cycle|exec|snapshot|fork]
 //              [--in-flight N] [--seconds S | --cycles M] [--count CHILDREN] [--channels C]
+//              [--command "WORDS"]
 //
-// cycle: create, `true`, delete. exec: `true` in one sandbox. snapshot: change one file of one
-// sandbox, snapshot it. fork: --count children of one sandbox, then their deletion.
+// cycle: create, a command (`true`), delete. exec: the command in one sandbox. snapshot: change one
+// file of one sandbox, snapshot it. fork: --count children of one sandbox, then their deletion.
 // Prints one JSON object: cycles per second, percentiles of the whole cycle and of each step in
 // microseconds, failures by code. One thread and one completion queue: what is measured is the
 // server.
@@ -16,9 +17,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -39,6 +42,7 @@ struct Options {
   int64_t cycles = 0;  // 0: as many as fit into `seconds`
   uint32_t count = 1;
   int channels = 4;
+  std::vector<std::string> command = {"true"};
 };
 
 int64_t MicrosSince(SteadyTime start) {
@@ -352,7 +356,7 @@ class Load {
         Await([this](Worker::Next next) { shared_->Create(options_.image, std::move(next)); });
     if (!ok) return false;
     return Await([this](Worker::Next next) {
-      shared_->Exec("exec", shared_->sandbox(), {"true"}, std::move(next));
+      shared_->Exec("exec", shared_->sandbox(), options_.command, std::move(next));
     });
   }
   bool Await(const std::function<void(Worker::Next)>& call) {
@@ -386,18 +390,21 @@ class Load {
       StartCycle(worker);
     };
     if (options_.what == "cycle") return CreateRunDelete(worker, end);
-    if (options_.what == "exec") return worker->Exec("exec", shared_->sandbox(), {"true"}, end);
+    if (options_.what == "exec")
+      return worker->Exec("exec", shared_->sandbox(), options_.command, end);
     if (options_.what == "snapshot") return ChangeAndSnapshot(worker, end);
     ForkAndDelete(worker, end);
   }
 
   void CreateRunDelete(Worker* worker, Worker::Next end) {
-    worker->Create(options_.image, [worker, end](const grpc::Status& created) {
+    worker->Create(options_.image, [this, worker, end](const grpc::Status& created) {
       if (!created.ok()) return end(created);
-      worker->Exec("exec", worker->sandbox(), {"true"}, [worker, end](const grpc::Status& ran) {
-        worker->Delete(worker->sandbox(),
-                       [ran, end](const grpc::Status& deleted) { end(ran.ok() ? deleted : ran); });
-      });
+      worker->Exec("exec", worker->sandbox(), options_.command,
+                   [worker, end](const grpc::Status& ran) {
+                     worker->Delete(worker->sandbox(), [ran, end](const grpc::Status& deleted) {
+                       end(ran.ok() ? deleted : ran);
+                     });
+                   });
     });
   }
   void ChangeAndSnapshot(Worker* worker, Worker::Next end) {
@@ -440,12 +447,17 @@ class Load {
   std::exit(2);
 }
 
+std::vector<std::string> Words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
 Options Parse(int argc, char** argv) {
-  static const option kOptions[] = {{"address", 1, nullptr, 'a'},   {"image", 1, nullptr, 'i'},
-                                    {"key", 1, nullptr, 'k'},       {"what", 1, nullptr, 'w'},
-                                    {"in-flight", 1, nullptr, 'n'}, {"seconds", 1, nullptr, 's'},
-                                    {"cycles", 1, nullptr, 'm'},    {"count", 1, nullptr, 'c'},
-                                    {"channels", 1, nullptr, 'h'},  {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {
+      {"address", 1, nullptr, 'a'}, {"image", 1, nullptr, 'i'},     {"key", 1, nullptr, 'k'},
+      {"what", 1, nullptr, 'w'},    {"in-flight", 1, nullptr, 'n'}, {"seconds", 1, nullptr, 's'},
+      {"cycles", 1, nullptr, 'm'},  {"count", 1, nullptr, 'c'},     {"channels", 1, nullptr, 'h'},
+      {"command", 1, nullptr, 'x'}, {nullptr, 0, nullptr, 0}};
   Options options;
   for (int c; (c = ::getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
     switch (c) {
@@ -476,13 +488,19 @@ Options Parse(int argc, char** argv) {
       case 'h':
         options.channels = std::atoi(optarg);
         break;
+      case 'x':
+        options.command = Words(optarg);
+        break;
       default:
         Usage();
     }
   }
   const std::string kKnown[] = {"cycle", "exec", "snapshot", "fork"};
   bool known = std::find(std::begin(kKnown), std::end(kKnown), options.what) != std::end(kKnown);
-  if (options.address.empty() || options.image.empty() || options.in_flight < 1 || !known) Usage();
+  if (options.address.empty() || options.image.empty() || options.in_flight < 1 || !known ||
+      options.command.empty()) {
+    Usage();
+  }
   return options;
 }
 
