@@ -29,14 +29,15 @@ Status EnterMountNamespace(const std::string& uppers) {
   if (mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) {
     return ErrnoError("separate the keeper's mount namespace");
   }
-  // Volumes come by descriptor; a copy of their pool's mount here would only keep it busy.
+  // Volumes come by descriptor; a copy of their pool's mount here would only keep it busy. That
+  // goes for the pools of other servers on this machine too.
   ESKER_ASSIGN_OR_RETURN(std::string table, ReadFileToString("/proc/self/mountinfo"));
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);
     std::string skip, mountpoint;
     fields >> skip >> skip >> skip >> skip >> mountpoint;
-    if (!mountpoint.starts_with(uppers + "/")) continue;
+    if (!mountpoint.starts_with(uppers + "/") && !mountpoint.ends_with("/uppers/pool")) continue;
     if (umount2(mountpoint.c_str(), MNT_DETACH) != 0 && errno != EINVAL) {
       return ErrnoError("let go of " + mountpoint);
     }

@@ -36,6 +36,8 @@ enum class Rule : uint8_t {
   kIoctl,
   kSocket,
   kPersonality,
+  kNotInit,        // acts on the process in argument 0; PID 1 shares the sandbox root's uid
+  kNotInitSecond,  // the same, argument 1
 };
 
 constexpr uint32_t kNamespaceFlags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET |
@@ -110,6 +112,14 @@ const std::map<uint32_t, Rule>& Exceptions() {
     {__NR_ioctl, Rule::kIoctl},
     {__NR_socket, Rule::kSocket},
     {__NR_personality, Rule::kPersonality},
+    // Limits, priority and affinity need only the same uid, which PID 1 has.
+    {__NR_prlimit64, Rule::kNotInit},
+    {__NR_sched_setparam, Rule::kNotInit},
+    {__NR_sched_setscheduler, Rule::kNotInit},
+    {__NR_sched_setattr, Rule::kNotInit},
+    {__NR_sched_setaffinity, Rule::kNotInit},
+    {__NR_setpriority, Rule::kNotInitSecond},
+    {__NR_ioprio_set, Rule::kNotInitSecond},
     // Newer than kKnownEnd, and wanted: futex_wake, _wait, _requeue; mseal; the xattrat family.
     {454, Rule::kAllow},
     {455, Rule::kAllow},
@@ -201,6 +211,12 @@ void EmitRule(Program& p, Rule rule) {
     case Rule::kPersonality:  // queries, plain Linux, UNAME26, and gdb's ADDR_NO_RANDOMIZE
       Load(p, LowWord(0));
       return ReturnUnlessIn(p, {0, 0xffffffff, 0x8, 0x20000, 0x20008, 0x40000}, Error(EPERM));
+    case Rule::kNotInit:
+    case Rule::kNotInitSecond:
+      Load(p, LowWord(rule == Rule::kNotInit ? 0 : 1));
+      Jump(p, BPF_JEQ, 1, 0, 1);
+      Return(p, Error(EPERM));
+      return Return(p, SECCOMP_RET_ALLOW);
   }
 }
 

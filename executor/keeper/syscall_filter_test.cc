@@ -120,6 +120,16 @@ TEST(SyscallFilter, LooksAtTheArguments) {
   for (int domain : {AF_VSOCK, AF_ALG, AF_PACKET, AF_BLUETOOTH, AF_XDP}) {
     EXPECT_EQ(Ask(__NR_socket, static_cast<uint64_t>(domain)), Failing(EAFNOSUPPORT)) << domain;
   }
+  for (long nr : {__NR_prlimit64, __NR_sched_setscheduler, __NR_sched_setparam, __NR_sched_setattr,
+                  __NR_sched_setaffinity}) {
+    EXPECT_EQ(Ask(nr, 1), Failing(EPERM)) << nr;  // PID 1 has the sandbox root's uid
+    EXPECT_EQ(Ask(nr, 0), kAllowed) << nr;
+    EXPECT_EQ(Ask(nr, 17), kAllowed) << nr;
+  }
+  for (long nr : {__NR_setpriority, __NR_ioprio_set}) {
+    EXPECT_EQ(Ask(nr, 0, 1), Failing(EPERM)) << nr;
+    EXPECT_EQ(Ask(nr, 1, 0), kAllowed) << nr;
+  }
   EXPECT_EQ(Ask(__NR_personality, 0xffffffff), kAllowed);
   EXPECT_EQ(Ask(__NR_personality, 0x0400000), Failing(EPERM));  // READ_IMPLIES_EXEC
 }

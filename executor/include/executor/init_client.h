@@ -28,7 +28,7 @@ struct InitCommandSpec {
   std::vector<std::string> argv;  // argv[0] searched in PATH of env; empty: `shell` is used
   std::string shell;              // run as <bash or sh> -c shell
   std::vector<std::string> env;   // the whole environment, "NAME=value"
-  std::string cwd;                // "" = "/"
+  std::string cwd;                // "" = the user's home, or "/" without one
   std::string user;  // "", "name", "uid", "name:group", "uid:gid"; from the image's passwd
   bool want_stdin = false;
   bool pty = false;

@@ -125,6 +125,17 @@ void TakeTerminal(const Account& account) {
   if (::ioctl(0, TIOCSCTTY, 0) != 0) FailErrno(kProgress, errno, "take the terminal");
 }
 
+// Without a directory asked for: home, as at a login, or the root where there is no home to go to.
+void EnterDirectory(const InitCommandSpec& spec, const Account& account) {
+  if (spec.cwd.empty()) {
+    if (account.home.empty() || ::chdir(account.home.c_str()) != 0) (void)!::chdir("/");
+    return;
+  }
+  if (::chdir(spec.cwd.c_str()) != 0) {
+    Fail(kProgress, 126, "change to directory " + spec.cwd + ": " + ::strerror(errno));
+  }
+}
+
 }  // namespace
 
 void RunChild(const InitCommandSpec& spec, const ChildEnds& ends, const LaunchContext& context) {
@@ -139,10 +150,7 @@ void RunChild(const InitCommandSpec& spec, const ChildEnds& ends, const LaunchCo
   Status confined = Confine(*account, context.filter);
   if (!confined.ok()) Fail(kProgress, 126, confined.message());
   // As the user, who may be barred from the directory.
-  const char* cwd = spec.cwd.empty() ? "/" : spec.cwd.c_str();
-  if (::chdir(cwd) != 0) {
-    Fail(kProgress, 126, std::string("change to directory ") + cwd + ": " + ::strerror(errno));
-  }
+  EnterDirectory(spec, *account);
   std::vector<std::string> arguments = Arguments(spec);
   std::vector<std::string> env = Environment(spec, *account);
   std::string program = arguments[0];
