@@ -315,6 +315,8 @@ def _blocking_upload(transport: Transport, effect: Upload) -> Any:
             for chunk in effect.chunks:
                 idle.touch()
                 yield effect.make(chunk)
+        except GeneratorExit:
+            raise  # the call is over: the server ended it early
         except BaseException as error:
             # Ending here in peace would commit half a file.
             source_error.append(error)

@@ -1,0 +1,200 @@
+"""SIGKILL at bad moments: nothing acknowledged is lost, nothing leaks, clients hardly notice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+from conftest import IMAGE
+from esker_server import wait_until
+from small_image import make_tar, pseudo_random
+from test_sandboxes import tree_hash
+
+import esker
+from esker import Sandbox
+
+ROUNDS = int(os.environ.get("ESKER_E2E_ROUNDS", "3"))
+
+
+class Background(threading.Thread):
+    """A call in a thread; join() gives its result."""
+
+    def __init__(self, call) -> None:
+        super().__init__(daemon=True)
+        self.call, self.value, self.error = call, None, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.value = self.call()
+        except BaseException as error:
+            self.error = error
+
+    def result(self, timeout: float = 60):
+        self.join(timeout)
+        assert not self.is_alive(), "the call still runs"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_killed_server_loses_no_output(server, sandbox, round_number):
+    lines, seen = 3000, threading.Event()
+    script = (
+        f"i=0; while [ $i -lt {lines} ]; do echo line $i; i=$((i+1));"
+        " [ $((i % 100)) = 0 ] && usleep 20000; done; exit 17"
+    )
+    call = Background(
+        lambda: sandbox.commands.run(script, on_stdout=lambda text: seen.set(), timeout=120)
+    )
+    assert seen.wait(30)
+    server.kill()
+    server.start()
+    result = call.result()
+    assert result.exit_code == 17
+    assert result.stdout == "".join(f"line {n}\n" for n in range(lines))
+    assert sandbox.get_info().state == "running"
+
+
+def test_what_ends_while_the_server_is_away_is_collected(server, sandbox):
+    handle = sandbox.commands.run(
+        "echo begun; while [ ! -e /tmp/go ]; do usleep 10000; done; echo ended; exit 5",
+        background=True,
+    )
+    limited = sandbox.commands.run("sleep 1000 & sleep 1000", background=True, timeout=2)
+    for event in handle:
+        if "begun" in event.text:
+            break
+    sandbox.commands.run("(usleep 500000; touch /tmp/go) > /dev/null 2>&1 &")
+    server.kill()
+    time.sleep(3)  # not a synchronisation: long enough for both to end with nobody there
+    server.start()
+    result = handle.wait(timeout=30)
+    assert (result.stdout, result.exit_code) == ("begun\nended\n", 5)
+    with pytest.raises(esker.CommandTimeoutError):
+        limited.wait(timeout=30)
+    assert "sleep 1000" not in sandbox.commands.run(["ps", "-o", "args"]).stdout
+
+
+def test_calls_wait_for_the_server_to_come_back(server, new):
+    sandbox = new()
+    sandbox.files.write("/tmp/f", b"before")
+    server.kill()
+    calls = [
+        Background(lambda: sandbox.commands.run("cat /tmp/f").stdout),
+        Background(lambda: sandbox.files.read("/tmp/f")),
+        Background(lambda: sandbox.get_info().state),
+        Background(lambda: new().id),
+        Background(lambda: sandbox.files.write("/tmp/g", b"x" * 5_000_000).size),
+    ]
+    server.start()
+    assert [call.result() for call in calls[:3]] == ["before", "before", "running"]
+    assert calls[3].result()
+    assert calls[4].result() == 5_000_000
+
+
+def test_an_upload_and_a_download_survive(server, sandbox):
+    data = pseudo_random(48 << 20, seed=3)
+    moved = threading.Event()
+
+    def pieces():
+        for piece in sandbox.files.read("/data/blob", "stream"):
+            moved.set()
+            yield piece
+
+    digest = Background(lambda: hashlib.sha256(b"".join(pieces())).hexdigest())
+    upload = Background(lambda: sandbox.files.write("/tmp/up", data))
+    assert moved.wait(30)
+    server.kill()
+    server.start()
+    assert upload.result().size == len(data)
+    assert digest.result() == hashlib.sha256(pseudo_random(16 << 20)).hexdigest()
+    there = sandbox.commands.run(["sha256sum", "/tmp/up"]).stdout.split()[0]
+    assert there == hashlib.sha256(data).hexdigest()
+    assert [e.name for e in sandbox.files.list("/tmp") if e.type == "file"] == ["up"]
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_kills_in_the_middle_of_everything(server, client, round_number):
+    """Creates, snapshots, forks and deletes under way: what was acknowledged is there afterwards."""
+    made: list[str] = []
+    snapshots: list[tuple[str, str]] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            sandbox = Sandbox.create(IMAGE, client=client, metadata={"crash": "yes"})
+            made.append(sandbox.id)
+            sandbox.commands.run("head -c 100000 /dev/urandom > /tmp/r", timeout=60)
+            snapshots.append((sandbox.snapshot().id, tree_hash(sandbox)))
+
+    workers = [Background(work) for _ in range(2)]
+    wait_until(lambda: len(snapshots) >= 2 + round_number, timeout=60)
+    server.kill()
+    server.start()
+    stop.set()
+    for worker in workers:
+        worker.result(120)
+    alive = {info.id for info in Sandbox.list(metadata={"crash": "yes"}, client=client)}
+    assert alive == set(made)
+    image, wanted = snapshots[-1]
+    with Sandbox.create(image, client=client) as restored:
+        assert tree_hash(restored) == wanted
+    for sandbox_id in made:
+        Sandbox(sandbox_id, client).kill()
+    for image, _ in snapshots:
+        client.remove_image(image, force=True)
+    assert not list(Sandbox.list(metadata={"crash": "yes"}, client=client))
+
+
+def test_a_stopped_server_leaves_sandboxes_running(server, sandbox):
+    counting = sandbox.commands.run(
+        "i=0; while :; do i=$((i+1)); echo $i > /tmp/i; usleep 10000; done", background=True
+    )
+    wait_until(lambda: sandbox.files.exists("/tmp/i"))
+    server.stop()
+    server.start()
+    assert counting.get_info().running
+    first = int(sandbox.files.read("/tmp/i") or 0)
+    wait_until(lambda: int(sandbox.files.read("/tmp/i") or 0) > first)
+
+
+def test_request_ids_hold_across_a_restart(server, new):
+    first = new(idempotency_key="across", metadata={"a": "1"})
+    server.kill()
+    server.start()
+    assert new(idempotency_key="across", metadata={"a": "1"}).id == first.id
+    with pytest.raises(esker.AlreadyExistsError):
+        new(idempotency_key="across", metadata={"a": "other"})
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_killed_blob_server_stalls_readers_only(server, new, work, round_number):
+    # An image of its own, so that its data comes through the blob server and not from the cache.
+    tar, name = work / f"lazy{round_number}.tar", f"lazy:{round_number}"
+    blob = pseudo_random(24 << 20, seed=50 + round_number)
+    make_tar(tar, blob)
+    wanted = hashlib.sha256(blob).hexdigest()
+    server.cli("image", "push", f"tar:{tar}", name)
+    tar.unlink()
+    sandboxes = [new(name) for _ in range(3)]
+    calls = [
+        Background(lambda s=s: s.commands.run("sha256sum /data/blob", timeout=120).stdout)
+        for s in sandboxes
+    ]
+    for _ in range(3):
+        pid = int(server.status()["blob_server_pid"])
+        os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: int(server.status().get("blob_server_pid", 0)) not in (0, pid),
+            what="a new blob server",
+        )
+    assert {call.result().split()[0] for call in calls} == {wanted}
+    for sandbox in sandboxes:
+        sandbox.kill()
+    server.cli("image", "rm", name)
