@@ -172,7 +172,18 @@ int MakeTmpfsUpper(const BuildPlan& plan) {
   return fd;
 }
 
-void AddUpper(int fs, const BuildPlan& plan) {
+bool IsEmptyDirectory(int parent, const char* name) {
+  int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return false;
+  // "." and ".." take 24 bytes each; a third entry would make it more.
+  alignas(8) char entries[512];
+  long n = syscall(SYS_getdents64, fd, entries, sizeof(entries));
+  close(fd);
+  return n >= 0 && n <= 48;
+}
+
+// True: nothing was ever written to it.
+bool AddUpper(int fs, const BuildPlan& plan) {
   int volume = plan.volume;
   if (volume < 0) {
     volume = MakeTmpfsUpper(plan);
@@ -186,10 +197,12 @@ void AddUpper(int fs, const BuildPlan& plan) {
   constexpr int kFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   int upper = Check(openat(volume, "upper", kFlags), Step::kOpenUpper, "upper");
   int work = Check(openat(volume, "work", kFlags), Step::kOpenUpper, "work");
+  bool is_new = IsEmptyDirectory(volume, "upper");
   OptionFd(fs, "upperdir", upper, Step::kOverlay);
   OptionFd(fs, "workdir", work, Step::kOverlay);
   // The files of a live sandbox are not promised to survive the machine: no fsync is passed on.
   Option(fs, "volatile", nullptr, Step::kOverlay);
+  return is_new;
 }
 
 // overlayfs turns read-only without an error when its work directory does not suit it.
@@ -205,8 +218,21 @@ void ProveWritable(int root) {
   close(fd);
 }
 
+// The upper's root directory covers those of the layers: a new one takes over the owner, mode and
+// time of the topmost layer's, so that the root looks as the image or snapshot has it.
+void DressNewRoot(const Child& c) {
+  struct stat image;
+  Check(fstat(c.lowers[0], &image), Step::kOverlay, "stat the image's root");
+  Check(fchownat(c.root, "", image.st_uid, image.st_gid, AT_EMPTY_PATH), Step::kOverlay,
+        "owner of the root");
+  Check(fchmodat(c.root, ".", image.st_mode & 07777, 0), Step::kOverlay, "mode of the root");
+  timespec times[2] = {image.st_mtim, image.st_mtim};
+  Check(utimensat(c.root, ".", times, 0), Step::kOverlay, "time of the root");
+}
+
 void MountRoot(Child& c) {
   BecomeOwner(c.plan.first_id);
+  bool new_upper = false;
   int fs = FsOpen("overlay", Step::kOverlay);
   Option(fs, "source", "esker", Step::kOverlay);
   for (size_t i = 0; i < c.lower_count; ++i) OptionFd(fs, "lowerdir+", c.lowers[i], Step::kOverlay);
@@ -214,11 +240,12 @@ void MountRoot(Child& c) {
   Option(fs, "metacopy", "off", Step::kOverlay);
   if (!c.plan.read_only) {
     Option(fs, "index", "off", Step::kOverlay);
-    AddUpper(fs, c.plan);
+    new_upper = AddUpper(fs, c.plan);
   }
   c.root =
       FsMount(fs, MOUNT_ATTR_NODEV | (c.plan.read_only ? MOUNT_ATTR_RDONLY : 0), Step::kOverlay);
   if (!c.plan.read_only) ProveWritable(c.root);
+  if (new_upper) DressNewRoot(c);
   setfsuid(0);
   setfsgid(0);
 }

@@ -26,12 +26,16 @@ from rich.table import Table
 import esker
 
 ROOT = Path(__file__).resolve().parents[2]
+# Every name, type, mode, owner, time, link target and byte. Sizes and link counts of directories are
+# left out: they tell how a file system keeps them, not what is in them.
 TREE_HASH = (
     "cd / && find . -xdev \\( -path ./proc -o -path ./sys -o -path ./dev \\) -prune -o "
-    "-printf '%P %y %m %U %G %s %l %n\\n' -type f -exec sha256sum {} + | LC_ALL=C sort | sha256sum"
+    "\\( -type d -printf '%P %y %m %U %G %T@\\n' \\) -o "
+    "\\( -printf '%P %y %m %U %G %T@ %s %n %l\\n' -type f -exec sha256sum {} + \\) "
+    "| LC_ALL=C sort | sha256sum"
 )
 
-console = Console(stderr=False)
+console = Console()
 
 
 class DemoFailure(Exception):
@@ -105,28 +109,33 @@ class Server:
 
 
 class MachineState:
-    """What must be the same before and after: mounts, cgroups, processes and loop devices."""
+    """What must be the same before and after: mounts, cgroups, loop devices and processes."""
 
     def __init__(self) -> None:
-        self.mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
-        self.cgroups = sum(1 for _ in Path("/sys/fs/cgroup").rglob("esker-*"))
-        self.loops = sum(1 for p in Path("/sys/block").glob("loop*/loop/backing_file"))
-        self.processes = sum(1 for name in self._process_names() if name.startswith("esker"))
+        self.kinds = {
+            "mounts": {line.split(" ", 5)[4] for line in
+                       Path("/proc/self/mountinfo").read_text().splitlines()},
+            "cgroups": {str(path) for path in Path("/sys/fs/cgroup").rglob("esker-*")},
+            "loop devices": {path.read_text().strip() for path in
+                             Path("/sys/block").glob("loop*/loop/backing_file")},
+            "processes": set(self._processes()),
+        }
 
     @staticmethod
-    def _process_names():
+    def _processes():
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 text = path.read_text(errors="replace")
-                state = text.rpartition(")")[2].split()[0]
-                if state != "Z":
-                    yield text.partition("(")[2].rpartition(")")[0]
+                name = text.partition("(")[2].rpartition(")")[0]
+                if name.startswith("esker") and text.rpartition(")")[2].split()[0] != "Z":
+                    yield f"{path.parent.name} ({name})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MachineState) and vars(self) == vars(other)
+    def new_since(self, before: MachineState) -> list[str]:
+        return [f"{kind}: {item}" for kind, items in self.kinds.items()
+                for item in sorted(items - before.kinds[kind])]
 
     def __str__(self) -> str:
-        return ", ".join(f"{value} {name}" for name, value in vars(self).items())
+        return ", ".join(f"{len(items)} {kind}" for kind, items in self.kinds.items())
 
 
 class Story:
@@ -379,10 +388,11 @@ def main() -> int:
         except subprocess.SubprocessError as error:
             failure = failure or f"drain: {error}"
     after = MachineState()
-    if failure is None and before != after:
-        failure = f"something leaked: before {before}; after {after}"
+    left = after.new_since(before)
+    if failure is None and left:
+        failure = "something is left behind: " + ", ".join(left)
     if failure is None:
-        story.table.add_row("nothing left on the machine", str(after), "")
+        story.table.add_row("nothing left on the machine", f"before: {before}\nafter: {after}", "")
     console.print(story.table)
     if failure is not None:
         console.print(f"[red]FAILED[/red] {failure}\nthe data is kept in {work}")

@@ -12,6 +12,9 @@ namespace esker::cli {
 namespace {
 
 Status CollectGarbage(const GlobalOptions& options, double grace_seconds) {
+  if (grace_seconds < 0 && grace_seconds != -1) {
+    return InvalidArgumentError("--grace must not be negative");
+  }
   auto stub = v1::AdminService::NewStub(OpenChannel(options));
   grpc::ClientContext context;
   Prepare(options, &context);

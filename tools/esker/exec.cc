@@ -52,17 +52,21 @@ v1::StartCommandRequest MakeRequest(const ExecArguments& arguments) {
   return request;
 }
 
+sigset_t ForwardedSignals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) ::sigaddset(&set, signal);
+  return set;
+}
+
 // Standard input, window changes and signals of the CLI go to the command, from a thread of its
 // own.
 class Forwarder {
  public:
   Forwarder(const GlobalOptions& options, Stub& stub, const ExecArguments& arguments)
       : options_(options), stub_(stub), arguments_(arguments) {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) ::sigaddset(&set, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-    signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC));
+    sigset_t set = ForwardedSignals();
+    signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC) == 0) {
       stop_read_.reset(fds[0]);
@@ -255,6 +259,12 @@ Result<int> StartInBackground(const GlobalOptions& options, Stub& stub,
 }  // namespace
 
 Result<int> Exec(const GlobalOptions& options, const ExecArguments& arguments) {
+  // Before gRPC starts its threads, which inherit the mask: one that did not would take the
+  // signals.
+  if (!arguments.background) {
+    sigset_t set = ForwardedSignals();
+    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  }
   auto stub = v1::CommandService::NewStub(OpenChannel(options));
   if (arguments.background) return StartInBackground(options, *stub, arguments);
   std::optional<RawTerminal> raw;

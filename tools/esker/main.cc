@@ -48,6 +48,10 @@ int main(int argc, char** argv) {
   esker::cli::AddSnapshot(app, options, chosen);
   esker::cli::AddAdmin(app, options, chosen);
   std::vector<char*> words = WithoutSeparator(argc, argv);
-  CLI11_PARSE(app, static_cast<int>(words.size()), words.data());
+  try {
+    app.parse(static_cast<int>(words.size()), words.data());
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // 0: help was asked for
+  }
   return chosen();
 }

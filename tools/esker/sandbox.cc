@@ -266,17 +266,26 @@ class SandboxVerbs {
   std::unique_ptr<v1::SandboxService::Stub> stub_;
 };
 
+// Our own failures, where the exit code is otherwise the command's (as env(1) and container tools
+// do).
+constexpr int kExecFailed = 125;
+
+int FailExec(const GlobalOptions& options, const Status& status) {
+  ReportFailure(options, status);
+  return kExecFailed;
+}
+
 int RunExec(const GlobalOptions& options, Arguments& args) {
   if (args.exec.argv.empty()) {
-    return ReportFailure(options, InvalidArgumentError("exec: no command was given"));
+    return FailExec(options, InvalidArgumentError("exec: no command was given"));
   }
   google::protobuf::Map<std::string, std::string> envs;
   Status status = AddPairs(args.envs, "--env", &envs);
-  if (!status.ok()) return ReportFailure(options, status);
+  if (!status.ok()) return FailExec(options, status);
   args.exec.envs.insert(envs.begin(), envs.end());
   args.exec.timeout_ms = ToMillis(args.timeout);
   Result<int> code = Exec(options, args.exec);
-  return code.ok() ? *code : ReportFailure(options, code.status());
+  return code.ok() ? *code : FailExec(options, code.status());
 }
 
 }  // namespace
