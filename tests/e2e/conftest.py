@@ -30,6 +30,7 @@ def pytest_collection_modifyitems(items) -> None:
 @pytest.fixture(scope="session")
 def work():
     path = Path(tempfile.mkdtemp(prefix="esker-e2e-", dir="/var/tmp"))
+    path.chmod(0o711)  # a test runs a program from it as nobody
     yield path
     if os.environ.get("ESKER_E2E_KEEP"):
         print(f"kept: {path}")
