@@ -404,9 +404,9 @@ Status NodeImpl::Drain() {
     return InternalError(std::to_string(left) + " sandboxes could not be ended; see the log");
   }
   ESKER_RETURN_IF_ERROR(keeper()->Shutdown());
+  ESKER_RETURN_IF_ERROR(cgroups_->Close());
   ESKER_RETURN_IF_ERROR(CloseUppers());
-  ESKER_RETURN_IF_ERROR(UpperStore::Destroy(options_.data_directory + "/uppers"));
-  return cgroups_->Close();
+  return UpperStore::Destroy(options_.data_directory + "/uppers");
 }
 
 }  // namespace esker
