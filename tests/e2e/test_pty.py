@@ -58,7 +58,7 @@ def test_interactive_shell(sandbox):
     handle.send_input("sleep 1000\n")
     wait_until(lambda: "sleep 1000" in sandbox.commands.run(["ps", "-o", "args"]).stdout)
     handle.send_input("\x03")
-    at = typist.expect("^C", at)  # it also drops what was typed before
+    at = typist.expect("$ ", typist.expect("^C", at))  # what is typed before that is dropped
     handle.send_input("echo after=$?\n")
     at = typist.expect("after=130", at)
     handle.send_input("exit 3\n")
@@ -144,7 +144,8 @@ def test_exec_it_is_a_real_terminal(server, sandbox):
         terminal.type(b"cat\n")
         wait_until(lambda: "cat" in sandbox.commands.run(["ps", "-o", "comm"]).stdout.split())
         terminal.type(b"\x03")
-        terminal.expect(b"^C")  # it also drops what was typed before
+        terminal.expect(b"^C")
+        terminal.expect(b"# ")  # what is typed before that is dropped
         terminal.type(b"echo ca''ught $?\n")
         terminal.expect(b"caught 130")
         terminal.type(b"exit 42\n")
