@@ -198,3 +198,69 @@ def test_a_killed_blob_server_stalls_readers_only(server, new, work, round_numbe
     for sandbox in sandboxes:
         sandbox.kill()
     server.cli("image", "rm", name)
+
+
+def test_a_killed_keeper_takes_its_sandboxes_and_says_so(server, new):
+    before = [new() for _ in range(3)]
+    call = Background(lambda: before[0].commands.run("echo x; sleep 1000"))
+    wait_until(lambda: before[0].commands.list(), what="the command runs")
+    os.kill(int(server.status()["keeper_pid"]), signal.SIGKILL)
+    with pytest.raises(esker.EskerError):
+        call.result()
+    wait_until(
+        lambda: all(sandbox.get_info().state == "ended" for sandbox in before),
+        what="all are reported as ended",
+    )
+    assert {sandbox.get_info().end_reason for sandbox in before} <= {"INIT_DIED", "NODE_RESTART"}
+    # Either the server has a new keeper, or a restart makes one; nothing is broken for good.
+    try:
+        after = new()
+    except esker.EskerError:
+        server.kill()
+        server.start()
+        after = new()
+    assert after.commands.run("echo alive").stdout == "alive\n"
+
+
+def test_a_push_that_is_killed_leaves_nothing_visible(server, work):
+    tar = work / "half.tar"
+    make_tar(tar, pseudo_random(200 << 20, seed=9))
+    push = Background(lambda: server.run("image", "push", f"tar:{tar}", "half:1", timeout=120))
+    store = server.data / "store"
+    size = store_bytes(store)
+    wait_until(lambda: store_bytes(store) > size + (8 << 20), what="the push is under way")
+    server.kill()
+    push.join(60)
+    server.start()
+    assert "half:1" not in server.cli("image", "ls")
+    server.cli("image", "push", f"tar:{tar}", "half:1")
+    assert "half:1" in server.cli("image", "ls")
+    tar.unlink()
+    server.cli("image", "rm", "half:1")
+    server.cli("gc", "--grace", "0")
+    assert store_bytes(store) < size + (1 << 20)
+
+
+def store_bytes(store) -> int:
+    total = 0
+    for path in store.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def test_two_pushes_of_the_same_image_at_once(server, work):
+    tar = work / "twice.tar"
+    make_tar(tar, pseudo_random(32 << 20, seed=10))
+    pushes = [
+        Background(lambda n=n: server.cli("image", "push", f"tar:{tar}", f"twice:{n}"))
+        for n in range(2)
+    ]
+    for push in pushes:
+        push.result(120)
+    ids = {server.json("image", "inspect", f"twice:{n}")["id"] for n in range(2)}
+    assert len(ids) == 1
+    for n in range(2):
+        server.cli("image", "rm", f"twice:{n}")
