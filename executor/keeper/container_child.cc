@@ -322,6 +322,8 @@ void MountDev(const Child& c) {
   Option(fs, "ptmxmode", "0666", Step::kPts);
   Option(fs, "mode", "0620", Step::kPts);
   Option(fs, "gid", c.plan.tty_gid_text, Step::kPts);
+  // The host has kernel.pty.max (4096) of them for everybody.
+  Option(fs, "max", "64", Step::kPts);
   int pts = FsMount(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, Step::kPts);
   AttachAt(c, pts, "dev/pts", Step::kPts);
 

@@ -91,17 +91,19 @@ void NodeImpl::SignalCommand(const std::string& sandbox, const std::string& comm
     // What has ended needs no signal, unless what it left behind is meant.
     if ((*one)->Ended() && !whole_tree) return done(false);
     if ((*one)->Ended() && !(*found)->gone.ok()) return done(false);
-    ReachOnLoop(*found, true, [this, command, number, whole_tree, done](Result<Reached> reached) {
+    bool running = !(*one)->Ended();
+    auto signal_it = [this, command, number, whole_tree, running, done](Result<Reached> reached) {
       if (!reached.ok()) return done(std::move(reached).status());
       auto token = std::make_shared<CallToken>(reached->sandbox);
-      reached->init->Signal(command, number, whole_tree,
-                            [this, token, sandbox = reached->sandbox, done](Status status) {
-                              if (status.ok()) return done(true);
-                              if (status.code() == Code::kNotFound) return done(false);
-                              Explain(sandbox, status,
-                                      [done](Status why) { done(std::move(why)); });
-                            });
-    });
+      reached->init->Signal(
+          command, number, whole_tree,
+          [this, token, sandbox = reached->sandbox, running, done](Status status) {
+            if (status.ok()) return done(running);
+            if (status.code() == Code::kNotFound) return done(false);
+            Explain(sandbox, status, [done](Status why) { done(std::move(why)); });
+          });
+    };
+    ReachOnLoop(*found, true, std::move(signal_it));
   });
 }
 

@@ -113,6 +113,21 @@ Result<SandboxInfo> NodeImpl::Create(const SandboxSpec& spec) {
   return info;
 }
 
+// A limit beyond what the pool has could not be kept: the pool would be full first, for all.
+Result<uint64_t> NodeImpl::ChooseDiskLimit(uint64_t asked) const {
+  if (!uppers_->enforces_limit()) {
+    if (asked == 0) return uint64_t{0};
+    return UnimplementedError("this node cannot hold a sandbox to a disk limit (" +
+                              uppers_->kind() + "); leave disk_mb out to go without one");
+  }
+  ESKER_ASSIGN_OR_RETURN(UpperSpace space, uppers_->Space());
+  if (asked == 0) return std::min(options_.default_disk_bytes, space.total / 4);
+  if (asked <= space.total) return asked;
+  return InvalidArgumentError("disk_mb " + std::to_string(asked >> 20) + " is more than the " +
+                              std::to_string(space.total >> 20) +
+                              " MiB that this node has for all sandboxes together");
+}
+
 Result<SandboxRecord> NodeImpl::PrepareRecord(const SandboxSpec& spec,
                                               const ImageRecord& image) const {
   SandboxRecord record;
@@ -123,12 +138,7 @@ Result<SandboxRecord> NodeImpl::PrepareRecord(const SandboxSpec& spec,
   info.resources = spec.resources;
   if (info.resources.memory_bytes == 0) info.resources.memory_bytes = options_.default_memory_bytes;
   if (info.resources.pids == 0) info.resources.pids = options_.default_pids;
-  if (info.resources.disk_bytes == 0) {
-    if (uppers_->enforces_limit()) info.resources.disk_bytes = options_.default_disk_bytes;
-  } else if (!uppers_->enforces_limit()) {
-    return UnimplementedError("this node cannot hold a sandbox to a disk limit (" +
-                              uppers_->kind() + "); leave disk_mb out to go without one");
-  }
+  ESKER_ASSIGN_OR_RETURN(info.resources.disk_bytes, ChooseDiskLimit(spec.resources.disk_bytes));
   info.metadata = spec.metadata;
   info.envs = spec.envs;
   info.project = spec.project;

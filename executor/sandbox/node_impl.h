@@ -108,6 +108,7 @@ class NodeImpl final : public Node, public CommandOwner {
   int64_t WallNow() const { return clock_->WallNanos(); }
 
   // --- node_create.cc
+  Result<uint64_t> ChooseDiskLimit(uint64_t asked) const;
   Result<SandboxRecord> PrepareRecord(const SandboxSpec& spec, const ImageRecord& image) const;
   Result<SandboxInfo> CreateNew(const SandboxSpec& spec, const Digest& asked,
                                 const std::vector<std::string>& keys, int64_t deadline_ns);

@@ -27,6 +27,8 @@ grpc::Status AdminService::CollectGarbage(grpc::ServerContext* context,
         request->grace_ms() < 0 ? s_.options.default_gc_grace_ms : request->grace_ms();
     ESKER_ASSIGN_OR_RETURN(GcReport report,
                            s_.index.CollectGarbage({.grace_ns = grace_ms * 1'000'000}));
+    // What the collected blobs left on this node: idle mounts and cache files.
+    ESKER_RETURN_IF_ERROR(s_.node.DropUnused());
     response->set_packs_live(report.packs_live);
     response->set_packs_deleted(report.packs_deleted);
     response->set_bytes_deleted(report.bytes_deleted);

@@ -104,7 +104,7 @@ class GatewayImpl final : public Gateway {
                                &unix_bound_);
     }
     if (!options_.listen.empty()) {
-      ESKER_RETURN_IF_ERROR(CheckLoopback(options_.listen));
+      ESKER_RETURN_IF_ERROR(CheckListenAddress(options_));
       builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
     }
     builder.RegisterService(sandboxes_.get());
@@ -144,6 +144,10 @@ class GatewayImpl final : public Gateway {
 
 }  // namespace
 }  // namespace gateway
+
+Status CheckListenAddress(const GatewayOptions& options) {
+  return options.listen.empty() ? OkStatus() : gateway::CheckLoopback(options.listen);
+}
 
 Result<std::unique_ptr<Gateway>> Gateway::Start(const GatewayOptions& options, Store& store,
                                                 Index& index, Node& node) {

@@ -60,6 +60,25 @@ std::string Absolute(const std::string& path) {
   return ::getcwd(cwd, sizeof(cwd)) == nullptr ? path : std::string(cwd) + "/" + path;
 }
 
+// A size in MiB from the configuration, as bytes.
+Result<uint64_t> GetMebibytes(Config& file, std::string_view key, int64_t fallback) {
+  int64_t value = file.GetInt(key, fallback);
+  constexpr int64_t kMost = int64_t{1} << 40;  // an exbibyte
+  if (value >= 0 && value <= kMost) return static_cast<uint64_t>(value) << 20;
+  return InvalidArgumentError(std::string(key) + " = " + std::to_string(value) +
+                              " is out of range (0 to " + std::to_string(kMost) + " MiB)");
+}
+
+// A whole number from the configuration within bounds.
+Result<int64_t> GetBounded(Config& file, std::string_view key, int64_t fallback, int64_t least,
+                           int64_t most) {
+  int64_t value = file.GetInt(key, fallback);
+  if (value >= least && value <= most) return value;
+  return InvalidArgumentError(std::string(key) + " = " + std::to_string(value) +
+                              " is out of range (" + std::to_string(least) + " to " +
+                              std::to_string(most) + ")");
+}
+
 // Command line before file before default. Every key that the file may have is read here.
 Result<ServerConfig> LoadConfig(const ServeOptions& options) {
   Config file = Config::Empty();
@@ -77,22 +96,28 @@ Result<ServerConfig> LoadConfig(const ServeOptions& options) {
   c.gateway.unix_socket = file.GetString("gateway.unix_socket", c.data + "/run/esker.sock");
   c.gateway.keys_file = file.GetString("gateway.keys_file", c.data + "/keys");
   c.gateway.version = ESKER_VERSION;
-  c.gateway.default_gc_grace_ms = file.GetInt("index.gc_grace_seconds", 3600) * 1000;
+  constexpr int64_t kYear = 366 * 86400;
+  ESKER_ASSIGN_OR_RETURN(int64_t grace, GetBounded(file, "index.gc_grace_seconds", 3600, 0, kYear));
+  c.gateway.default_gc_grace_ms = grace * 1000;
   c.index.db_directory = c.data + "/index";
   c.node.data_directory = c.data + "/node";
   c.node.cache_directory = Absolute(file.GetString("node.cache", c.data + "/cache"));
   c.node.binary_directory = file.GetString("node.programs", OwnDirectory());
   c.node.node_id = file.GetString("node.id", "");
-  c.node.max_sandboxes = static_cast<uint32_t>(file.GetInt("node.max_sandboxes", 3000));
-  c.node.default_memory_bytes = static_cast<uint64_t>(file.GetInt("node.memory_mb", 512)) << 20;
-  c.node.default_disk_bytes = static_cast<uint64_t>(file.GetInt("node.disk_mb", 10240)) << 20;
-  c.node.default_pids = static_cast<uint64_t>(file.GetInt("node.pids", 1024));
-  c.node.default_ttl_ms = file.GetInt("node.ttl_seconds", 3600) * 1000;
-  c.node.upper_pool_bytes = static_cast<uint64_t>(file.GetInt("node.upper_pool_mb", 0)) << 20;
+  ESKER_ASSIGN_OR_RETURN(int64_t most, GetBounded(file, "node.max_sandboxes", 3000, 1, 100'000));
+  c.node.max_sandboxes = static_cast<uint32_t>(most);
+  ESKER_ASSIGN_OR_RETURN(c.node.default_memory_bytes, GetMebibytes(file, "node.memory_mb", 512));
+  ESKER_ASSIGN_OR_RETURN(c.node.default_disk_bytes, GetMebibytes(file, "node.disk_mb", 10240));
+  ESKER_ASSIGN_OR_RETURN(int64_t pids, GetBounded(file, "node.pids", 1024, 16, 4'000'000));
+  c.node.default_pids = static_cast<uint64_t>(pids);
+  ESKER_ASSIGN_OR_RETURN(int64_t ttl, GetBounded(file, "node.ttl_seconds", 3600, 1, kYear));
+  c.node.default_ttl_ms = ttl * 1000;
+  ESKER_ASSIGN_OR_RETURN(c.node.upper_pool_bytes, GetMebibytes(file, "node.upper_pool_mb", 0));
   c.node.upper_kind = file.GetString("node.upper", "auto");
   ESKER_ASSIGN_OR_RETURN(c.log_level, ParseLogLevel(file.GetString("log.level", "info")));
   std::string roles = pick(options.roles, "roles", "gateway,index,node");
   ESKER_RETURN_IF_ERROR(file.Finish());
+  ESKER_RETURN_IF_ERROR(CheckListenAddress(c.gateway));
   if (roles != "gateway,index,node") {
     return UnimplementedError("roles " + roles +
                               ": this version runs gateway, index and node in one process; use "

@@ -283,6 +283,10 @@ class Client : public InitClient {
 
   void File(const InitFileRequest& request, int stream,
             std::function<void(Result<InitFileResult>)> done) override {
+    for (const std::string* path : {&request.path, &request.to_path}) {
+      if (path->find('\0') == std::string::npos) continue;
+      return done(InvalidArgumentError("a path cannot hold a zero byte"));
+    }
     std::vector<UniqueFd> fds;
     if (stream >= 0) {
       fds.emplace_back(::fcntl(stream, F_DUPFD_CLOEXEC, 3));

@@ -25,6 +25,9 @@ struct GatewayOptions {
   int64_t default_gc_grace_ms = 3'600'000;
 };
 
+// What Start would say of options.listen, before anything was opened or started.
+Status CheckListenAddress(const GatewayOptions& options);
+
 class Gateway {
  public:
   // Listens on return. FAILED_PRECONDITION when the port or socket is taken, INVALID_ARGUMENT for
