@@ -123,5 +123,3 @@ def pytest_runtest_makereport(item, call):
     outcome = yield
     if outcome.get_result().failed:
         item.failed_report = True
-
-

@@ -51,9 +51,7 @@ def _processes(directory: str, node: str) -> list[str]:
 
 
 def look(directory: str, node: str) -> list[str]:
-    return (
-        _mounts(directory) + _loops(directory) + _cgroups(node) + _processes(directory, node)
-    )
+    return _mounts(directory) + _loops(directory) + _cgroups(node) + _processes(directory, node)
 
 
 def wait_for_none(directory: str, node: str, timeout: float = 15) -> list[str]:

@@ -40,7 +40,7 @@ def refused(server, *arguments: str) -> str:
 def test_a_tar_that_is_cut_off(server, work, image_tar):
     cut = work / "cut.tar"
     with image_tar.open("rb") as whole:
-        cut.write_bytes(whole.read()[: 1_500_000])
+        cut.write_bytes(whole.read()[:1_500_000])
     message = refused(server, "image", "push", f"tar:{cut}", "cut:1")
     assert "cut" in message or "truncated" in message.lower() or "end" in message
 
@@ -218,7 +218,7 @@ def test_a_second_server_on_the_same_data(server, sandbox):
     ("text", "arguments", "named"),
     [
         ("[node]\nmax_sandboxs = 5\n", [], ["max_sandboxs", "max_sandboxes"]),
-        ("[node]\nmax_sandboxes = \"many\"\n", [], ["max_sandboxes"]),
+        ('[node]\nmax_sandboxes = "many"\n', [], ["max_sandboxes"]),
         ("[node\n", [], ["wrong.toml"]),
         ("", ["--config", "/no/such/config"], ["/no/such/config"]),
         ("", ["--roles", "moon"], ["moon"]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -238,6 +240,25 @@ def test_interrupt_kills_the_command(sandbox):
     with pytest.raises(KeyboardInterrupt):
         sandbox.commands.run("echo go; sleep 876.5 & sleep 876.5", on_stdout=interrupt)
     wait_until(lambda: "876.5" not in processes(sandbox), what="the command is gone")
+
+
+def test_control_c_kills_the_command(server, sandbox):
+    program = (
+        "import esker, sys\n"
+        "run = esker.Sandbox.connect(sys.argv[1]).commands.run\n"
+        "run('echo go; sleep 654.3 & sleep 654.3', on_stdout=lambda t: print(t, flush=True))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, sandbox.id],
+        env={**os.environ, "ESKER_ADDRESS": server.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"go\n"
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=30)[1]
+    assert b"KeyboardInterrupt" in error
+    assert "654.3" not in processes(sandbox)
 
 
 async def test_cancelling_the_task_kills_the_command(async_sandbox):

@@ -183,11 +183,14 @@ def test_a_killed_blob_server_stalls_readers_only(server, new, work, round_numbe
     server.cli("image", "push", f"tar:{tar}", name)
     tar.unlink()
     sandboxes = [new(name) for _ in range(3)]
-    calls = [
-        Background(lambda s=s: s.commands.run("sha256sum /data/blob", timeout=120).stdout)
-        for s in sandboxes
-    ]
-    for _ in range(3):
+    # Piece by piece, so that there is always something left to read.
+    script = (
+        "i=0; while [ $i -lt 24 ]; do dd if=/data/blob bs=1M skip=$i count=1 2>/dev/null || exit 1;"
+        " i=$((i+1)); usleep 50000; done | sha256sum"
+    )
+    calls = [Background(lambda s=s: s.commands.run(script, timeout=120).stdout) for s in sandboxes]
+    for _ in range(2):
+        assert all(call.is_alive() for call in calls)
         pid = int(server.status()["blob_server_pid"])
         os.kill(pid, signal.SIGKILL)
         wait_until(
@@ -255,8 +258,7 @@ def test_two_pushes_of_the_same_image_at_once(server, work):
     tar = work / "twice.tar"
     make_tar(tar, pseudo_random(32 << 20, seed=10))
     pushes = [
-        Background(lambda n=n: server.cli("image", "push", f"tar:{tar}", f"twice:{n}"))
-        for n in range(2)
+        Background(lambda n=n: server.cli("image", "push", f"tar:{tar}", f"twice:{n}")) for n in range(2)
     ]
     for push in pushes:
         push.result(120)

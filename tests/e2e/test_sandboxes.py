@@ -201,9 +201,7 @@ async def test_cancelled_create_leaves_nothing(async_client):
         return len([info async for info in infos])
 
     tasks = [
-        asyncio.ensure_future(
-            AsyncSandbox.create(IMAGE, metadata={"mark": mark}, client=async_client)
-        )
+        asyncio.ensure_future(AsyncSandbox.create(IMAGE, metadata={"mark": mark}, client=async_client))
         for _ in range(5)
     ]
     await asyncio.sleep(0)

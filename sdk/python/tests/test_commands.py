@@ -42,9 +42,7 @@ def test_run_collects_streams_and_exit_code(server, sandbox):
 
 def test_requests_carry_what_was_asked(server, sandbox):
     server.on["CommandService.Run"] = lambda request, context: iter([STARTED, exited()])
-    sandbox.commands.run(
-        ["ls", b"\xff"], envs={"A": "1"}, user="agent", cwd="/w", timeout=1.5, tag="t"
-    )
+    sandbox.commands.run(["ls", b"\xff"], envs={"A": "1"}, user="agent", cwd="/w", timeout=1.5, tag="t")
     (request,) = server.requests("CommandService.Run")
     assert list(request.argv) == [b"ls", b"\xff"]
     assert (request.user, request.cwd, request.timeout_ms, request.tag) == ("agent", "/w", 1500, "t")
@@ -204,9 +202,7 @@ async def test_cancelling_the_task_kills_the_command(server, async_sandbox, begu
     server.on["CommandService.Run"] = run
     asked = signalled(server)
     seen = asyncio.Event()
-    task = asyncio.ensure_future(
-        async_sandbox.commands.run("job", on_stdout=lambda text: seen.set())
-    )
+    task = asyncio.ensure_future(async_sandbox.commands.run("job", on_stdout=lambda text: seen.set()))
     if begun:
         await asyncio.wait_for(seen.wait(), 20)
     assert await asyncio.to_thread(running.wait, 20)

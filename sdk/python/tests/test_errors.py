@@ -86,9 +86,7 @@ def test_file_errors_are_os_errors(number, builtin):
 
 
 def test_a_sandbox_that_is_missing_in_a_file_call_is_no_missing_file():
-    error = _errors.from_rpc(
-        grpc.StatusCode.NOT_FOUND, "m", detail(reason="SANDBOX_NOT_FOUND"), "/a"
-    )
+    error = _errors.from_rpc(grpc.StatusCode.NOT_FOUND, "m", detail(reason="SANDBOX_NOT_FOUND"), "/a")
     assert isinstance(error, esker.SandboxNotFoundError)
     assert not isinstance(error, OSError)
 
@@ -103,7 +101,5 @@ def test_errors_survive_pickling():
 
 
 def test_a_broken_detail_does_not_hide_the_failure():
-    error = _errors.from_rpc(
-        grpc.StatusCode.NOT_FOUND, "m", (("esker-error-bin", b"\xff\xff"),)
-    )
+    error = _errors.from_rpc(grpc.StatusCode.NOT_FOUND, "m", (("esker-error-bin", b"\xff\xff"),))
     assert isinstance(error, esker.NotFoundError)

@@ -114,9 +114,7 @@ def test_fork_with_failures_holds_the_children(server, sandbox):
 
 def test_context_manager_kills(server, client):
     server.on["SandboxService.Create"] = lambda request, context: pb.Sandbox(id="sb-9")
-    server.on["SandboxService.Delete"] = lambda request, context: pb.DeleteSandboxResponse(
-        existed=True
-    )
+    server.on["SandboxService.Delete"] = lambda request, context: pb.DeleteSandboxResponse(existed=True)
     with pytest.raises(RuntimeError), Sandbox.create("bb:1", client=client):
         raise RuntimeError
     assert server.requests("SandboxService.Delete")[0].id == "sb-9"

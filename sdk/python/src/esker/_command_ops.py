@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -357,9 +358,7 @@ def events(follow: Follow) -> Op:
 def start_background(start: Start, data: Optional[bytes]) -> Op:
     """The value is (pb.Command, Feeding of its stdin)."""
     request = start.request()
-    command = yield from retrying(
-        "CommandService.Start", request, REQUEST_TIMEOUT, start.sandbox_id
-    )
+    command = yield from retrying("CommandService.Start", request, REQUEST_TIMEOUT, start.sandbox_id)
     feeding = Feeding()
     if data is not None:
         yield Spawn(feed(start.sandbox_id, command.id, data, feeding))
@@ -410,13 +409,16 @@ class Feeding:
         self.stop = False
 
 
+def new_feedings() -> weakref.WeakValueDictionary[str, Feeding]:
+    """By command id, shared by the handles of a command; gone with the last of them."""
+    return weakref.WeakValueDictionary()
+
+
 def send_stdin(sandbox_id: str, command_id: str, data: bytes, eof: bool, at: Feeding) -> Op:
     """Returns when the command's pipe has taken everything, however long that takes."""
     if at.offset is None:
         request = pb.SendStdinRequest(sandbox_id=sandbox_id, command_id=command_id)
-        answer = yield from retrying(
-            "CommandService.SendStdin", request, REQUEST_TIMEOUT, sandbox_id
-        )
+        answer = yield from retrying("CommandService.SendStdin", request, REQUEST_TIMEOUT, sandbox_id)
         at.offset = answer.accepted
     sent = 0
     while sent < len(data) or eof:
@@ -441,7 +443,7 @@ def _send_piece(sandbox_id: str, command_id: str, piece: bytes, eof: bool, at: F
     while not at.stop:
         try:
             yield Call("CommandService.SendStdin", request, REQUEST_TIMEOUT, sandbox_id)
-            at.offset += len(piece)
+            at.offset = request.offset + len(piece)
             return
         except EskerError as error:
             # The command may be slow to read; that is not a failure.
@@ -464,4 +466,3 @@ def feed(sandbox_id: str, command_id: str, data: bytes, at: Feeding) -> Op:
         if error.code not in ("FAILED_PRECONDITION", "NOT_FOUND"):
             if not at.stop:
                 raise
-

@@ -131,9 +131,7 @@ def retrying(
         try:
             return (yield Call(name, request, left, key, path))
         except EskerError as error:
-            again = _errors.is_connection_loss(error) or (
-                error.code == "ABORTED" and error.retryable
-            )
+            again = _errors.is_connection_loss(error) or (error.code == "ABORTED" and error.retryable)
             pause = backoff(attempt, error)
             if not again or time.monotonic() + pause >= end:
                 raise
@@ -507,9 +505,7 @@ async def _aperform(transport: Transport, effect: Any) -> Any:
     if isinstance(effect, Call):
         method = transport.async_method(effect.name, effect.key)
         try:
-            return await method(
-                effect.request, timeout=effect.timeout, metadata=transport.call_metadata
-            )
+            return await method(effect.request, timeout=effect.timeout, metadata=transport.call_metadata)
         except grpc.aio.AioRpcError as error:
             raise _async_error(error, effect.path) from error
     if isinstance(effect, Next):
@@ -609,5 +605,3 @@ async def aiterate(transport: Transport, operation: Op) -> AsyncIterator[Any]:
                 value, send = await _aperform(transport, effect), operation.send
         except BaseException as error:
             value, send = error, operation.throw
-
-

@@ -40,9 +40,7 @@ def read_chunks(sandbox_id: str, path: Any, user: str, sink: Callable[[bytes], O
         while True:
             try:
                 if stream is None:
-                    stream = yield Open(
-                        "FileService.Read", request, sandbox_id, path, idle=IDLE_TIMEOUT
-                    )
+                    stream = yield Open("FileService.Read", request, sandbox_id, path, idle=IDLE_TIMEOUT)
                 message = yield Next(stream)
             except EskerError as error:
                 lost_at = lost_at or time.monotonic()
@@ -222,9 +220,7 @@ def remove(sandbox_id: str, path: Any, user: str, recursive: bool) -> Op:
     )
     losses: list[EskerError] = []
     try:
-        yield from retrying(
-            "FileService.Remove", request, REQUEST_TIMEOUT, sandbox_id, path, losses
-        )
+        yield from retrying("FileService.Remove", request, REQUEST_TIMEOUT, sandbox_id, path, losses)
     except FileNotFoundError:
         if not losses:  # otherwise an attempt whose answer was lost has removed it
             raise

@@ -244,9 +244,7 @@ def remove_image(reference: str, force: bool) -> Op:
     request = image_pb2.RemoveImageRequest(reference=reference, force=force)
     losses: list[EskerError] = []
     try:
-        answer = yield from retrying(
-            "ImageService.Remove", request, REQUEST_TIMEOUT, losses=losses
-        )
+        answer = yield from retrying("ImageService.Remove", request, REQUEST_TIMEOUT, losses=losses)
         return answer.removed_image
     except _errors.NotFoundError:
         if not losses:

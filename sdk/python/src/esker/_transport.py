@@ -106,9 +106,7 @@ class Transport:
     """Thread-safe. Blocking calls and each event loop have channels of their own."""
 
     def __init__(self, address: Optional[str], api_key: Optional[str]) -> None:
-        self.address = normalise_address(
-            address or os.environ.get("ESKER_ADDRESS") or DEFAULT_ADDRESS
-        )
+        self.address = normalise_address(address or os.environ.get("ESKER_ADDRESS") or DEFAULT_ADDRESS)
         key = api_key if api_key is not None else os.environ.get("ESKER_API_KEY", "")
         self.call_metadata = (("authorization", f"Bearer {key}"),) if key else ()
         self._lock = threading.Lock()

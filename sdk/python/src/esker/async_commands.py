@@ -120,7 +120,7 @@ class AsyncCommands:
 
     def __init__(self, transport: Transport, sandbox_id: str) -> None:
         self._transport, self._sandbox_id = transport, sandbox_id
-        self._feedings: dict[str, ops.Feeding] = {}
+        self._feedings = ops.new_feedings()
 
     @overload
     async def run(
@@ -231,9 +231,7 @@ class AsyncCommands:
     async def kill(self, command_id: str) -> bool:
         return await arun(self._transport, ops.kill(self._sandbox_id, command_id))
 
-    async def send_stdin(
-        self, command_id: str, data: Union[str, bytes], *, eof: bool = False
-    ) -> None:
+    async def send_stdin(self, command_id: str, data: Union[str, bytes], *, eof: bool = False) -> None:
         feeding = self._feedings.setdefault(command_id, ops.Feeding(None))
         data = data.encode() if isinstance(data, str) else data
         operation = ops.send_stdin(self._sandbox_id, command_id, data, eof, feeding)
@@ -255,7 +253,7 @@ class AsyncPtyHandle(AsyncCommandHandle):
 class AsyncPty:
     def __init__(self, transport: Transport, sandbox_id: str) -> None:
         self._transport, self._sandbox_id = transport, sandbox_id
-        self._feedings: dict[str, ops.Feeding] = {}
+        self._feedings = ops.new_feedings()
 
     async def create(
         self,

@@ -146,7 +146,7 @@ class Commands:
 
     def __init__(self, transport: Transport, sandbox_id: str) -> None:
         self._transport, self._sandbox_id = transport, sandbox_id
-        self._feedings: dict[str, ops.Feeding] = {}
+        self._feedings = ops.new_feedings()
 
     @overload
     def run(
@@ -336,7 +336,7 @@ class Pty:
 
     def __init__(self, transport: Transport, sandbox_id: str) -> None:
         self._transport, self._sandbox_id = transport, sandbox_id
-        self._feedings: dict[str, ops.Feeding] = {}
+        self._feedings = ops.new_feedings()
 
     def create(
         self,
@@ -368,9 +368,7 @@ class Pty:
             feeding=self._feedings.setdefault(command.id, feeding),
         )
 
-    def connect(
-        self, command_id: str, *, offset: int = 0, on_data: OnBytes = None
-    ) -> PtyHandle:
+    def connect(self, command_id: str, *, offset: int = 0, on_data: OnBytes = None) -> PtyHandle:
         """A terminal that was started earlier, its output from `offset` (bytes) on."""
         command = run(self._transport, ops.get(self._sandbox_id, command_id))
         return PtyHandle(

@@ -48,9 +48,7 @@ class Files:
         content = run(self._transport, ops.read(self._sandbox_id, path, user))
         return content.decode() if format == "text" else bytes(content)
 
-    def write(
-        self, path: Path, data: Data, *, user: str = "", mode: Optional[int] = None
-    ) -> FileInfo:
+    def write(self, path: Path, data: Data, *, user: str = "", mode: Optional[int] = None) -> FileInfo:
         """Writes a whole file; it appears at once when all is there, else what was there stays.
 
         Missing parents are made, owned by the user.

@@ -149,9 +149,7 @@ class Sandbox:
         """What happened to it: events, limits that were hit; also for a day after its end."""
         return run(self._transport, ops.describe(self.id))
 
-    def set_timeout(
-        self, ttl: Optional[float] = None, idle_ttl: Optional[float] = None
-    ) -> SandboxInfo:
+    def set_timeout(self, ttl: Optional[float] = None, idle_ttl: Optional[float] = None) -> SandboxInfo:
         """Sets its time to live (seconds, from now) and idle time; None: leave; -1: none."""
         return run(self._transport, ops.set_timeout(self.id, ttl, idle_ttl))
 
