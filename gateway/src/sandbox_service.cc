@@ -21,6 +21,26 @@ Status CheckKeep(v1::Keep keep) {
       "to accept that");
 }
 
+// -1 means no end; other negative times are slips.
+Status CheckTimes(int64_t ttl_ms, int64_t idle_ttl_ms, int64_t create_timeout_ms = 0) {
+  if (ttl_ms < -1) return InvalidArgumentError("ttl must be positive, or -1 for no end");
+  if (idle_ttl_ms < -1) return InvalidArgumentError("idle_ttl must be positive, or -1 for no end");
+  if (create_timeout_ms < 0) return InvalidArgumentError("create_timeout must not be negative");
+  return OkStatus();
+}
+
+// Beyond these the kernel's own files refuse the number, with less to say about it.
+Status CheckResources(const v1::Resources& resources) {
+  if (!(resources.cpu() >= 0 && resources.cpu() <= 10'000)) {
+    return InvalidArgumentError("cpu must be 0 to 10000 cores");
+  }
+  if (resources.cpu() > 0 && resources.cpu() < 0.01) {
+    return InvalidArgumentError("cpu must be at least 0.01 cores, or 0 for no limit");
+  }
+  if (resources.pids() > 4'000'000) return InvalidArgumentError("pids must be at most 4000000");
+  return OkStatus();
+}
+
 // A key that is bound to one project creates in it, whatever was asked for.
 Status BindProject(const Caller& caller, std::string* project) {
   if (caller.project == "*") return OkStatus();
@@ -38,6 +58,9 @@ grpc::ServerUnaryReactor* SandboxService::Create(grpc::CallbackServerContext* co
   return RunUnary(s_, s_.quick, context, "SANDBOX", [=, this](const Caller& caller) -> Status {
     ESKER_RETURN_IF_ERROR(CheckTier(request->tier()));
     if (request->image().empty()) return InvalidArgumentError("no image was named");
+    ESKER_RETURN_IF_ERROR(
+        CheckTimes(request->ttl_ms(), request->idle_ttl_ms(), request->create_timeout_ms()));
+    ESKER_RETURN_IF_ERROR(CheckResources(request->resources()));
     SandboxSpec spec = FromProto(*request);
     ESKER_RETURN_IF_ERROR(BindProject(caller, &spec.project));
     ESKER_ASSIGN_OR_RETURN(SandboxInfo info, s_.node.Create(spec));
@@ -125,6 +148,7 @@ grpc::ServerUnaryReactor* SandboxService::SetTimeout(grpc::CallbackServerContext
                                                      v1::Sandbox* response) {
   return RunUnary(s_, s_.quick, context, "SANDBOX", [=, this](const Caller& caller) -> Status {
     ESKER_RETURN_IF_ERROR(s_.FindSandbox(caller, request->id()).status());
+    ESKER_RETURN_IF_ERROR(CheckTimes(request->ttl_ms(), request->idle_ttl_ms()));
     ESKER_ASSIGN_OR_RETURN(SandboxInfo info, s_.node.SetTimeout(request->id(), request->ttl_ms(),
                                                                 request->idle_ttl_ms()));
     *response = ToProto(info);
@@ -153,6 +177,7 @@ grpc::ServerUnaryReactor* SandboxService::Fork(grpc::CallbackServerContext* cont
                                                v1::ForkSandboxResponse* response) {
   return RunUnary(s_, s_.slow, context, "SANDBOX", [=, this](const Caller& caller) -> Status {
     ESKER_RETURN_IF_ERROR(CheckKeep(request->keep()));
+    ESKER_RETURN_IF_ERROR(CheckTimes(request->ttl_ms(), 0));
     if (request->count() < 1 || request->count() > 1000) {
       return InvalidArgumentError("fork makes 1 to 1000 sandboxes, not " +
                                   std::to_string(request->count()));

@@ -228,7 +228,7 @@ class Follower {
       std::fprintf(stderr, "esker: the sandbox's memory limit killed a process of it\n");
     }
     if (!exit.reason().empty()) {
-      return UnavailableError("the sandbox ended: " + exit.reason());
+      return FailedPreconditionError("the sandbox ended: " + exit.reason());
     }
     return exit.exit_code();
   }
