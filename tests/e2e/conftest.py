@@ -7,10 +7,9 @@ from pathlib import Path
 
 import leaks
 import pytest
+from esker import AsyncClient, AsyncSandbox, Client, Sandbox
 from esker_server import PROGRAMS, Server, programs
 from small_image import make_tar
-
-from esker import AsyncClient, AsyncSandbox, Client, Sandbox
 
 IMAGE = "bb:1"
 

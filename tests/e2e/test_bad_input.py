@@ -12,13 +12,12 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import esker
 import leaks
 import pytest
 from conftest import IMAGE
-from esker_server import Server
-
-import esker
 from esker import Client, Sandbox
+from esker_server import Server
 
 
 def image_ids(server) -> set[str]:

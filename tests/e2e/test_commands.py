@@ -10,10 +10,9 @@ import sys
 import threading
 import time
 
+import esker
 import pytest
 from esker_server import wait_until
-
-import esker
 
 
 def test_exit_codes(shared):
@@ -82,6 +81,47 @@ def test_the_capture_is_bounded_and_says_so(shared):
     assert result.stdout_truncated
     assert len(result.stdout_bytes) == 1000
     assert result.stdout_size == 3_000_000
+
+
+def test_a_slow_reader_gets_everything(shared):
+    """More than the server keeps: the command waits for its reader instead of losing output."""
+    size, seen = 100_000_000, [0]
+
+    def slowly(text):
+        if seen[0] == 0:
+            time.sleep(1)
+        seen[0] += len(text)
+
+    result = shared.commands.run(f"yes | head -c {size}", on_stdout=slowly, capture_limit=10)
+    assert (seen[0], result.stdout_size) == (size, size)
+
+
+def test_without_a_reader_the_newest_output_is_kept(shared):
+    handle = shared.commands.run("yes abcdefghi | head -c 90000000; echo end", background=True)
+    wait_until(lambda: not handle.get_info().running, timeout=60)
+    events = list(handle)
+    assert events[0].lost > 0
+    assert events[0].offset == events[0].lost
+    assert events[-1].text.endswith("end\n")
+    assert sum(len(e.data) + e.lost for e in events) == 90_000_004
+    result = handle.wait(timeout=30)
+    assert result.stdout_truncated
+    assert result.stdout_size == 90_000_004
+
+
+def test_two_followers_see_the_same(shared):
+    handle = shared.commands.run("for i in $(seq 500); do echo $i; usleep 1000; done", background=True)
+    other = shared.commands.connect(handle.id)
+    texts = []
+    threads = [
+        threading.Thread(target=lambda h=h: texts.append(h.wait(timeout=30).stdout))
+        for h in (handle, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert texts == ["".join(f"{n}\n" for n in range(1, 501))] * 2
 
 
 def test_environment_directory_and_user(new):

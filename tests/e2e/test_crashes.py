@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
 import threading
 import time
 
+import esker
 import pytest
 from conftest import IMAGE
+from esker import AsyncSandbox, Sandbox
 from esker_server import wait_until
 from small_image import make_tar, pseudo_random
 from test_sandboxes import tree_hash
-
-import esker
-from esker import Sandbox
 
 ROUNDS = int(os.environ.get("ESKER_E2E_ROUNDS", "3"))
 
@@ -59,6 +59,27 @@ def test_a_killed_server_loses_no_output(server, sandbox, round_number):
     assert result.exit_code == 17
     assert result.stdout == "".join(f"line {n}\n" for n in range(lines))
     assert sandbox.get_info().state == "running"
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+async def test_async_calls_survive_too(server, async_client, how):
+    sandboxes = await asyncio.gather(*(AsyncSandbox.create(IMAGE, client=async_client) for _ in range(5)))
+    begun = [asyncio.Event() for _ in range(20)]
+    script = "for i in $(seq 100); do echo $i; usleep 20000; done; exit 3"
+    tasks = [
+        asyncio.ensure_future(
+            sandboxes[n % 5].commands.run(script, on_stdout=lambda text, e=event: e.set())
+        )
+        for n, event in enumerate(begun)
+    ]
+    await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
+    await asyncio.to_thread(getattr(server, how))
+    more = [asyncio.ensure_future(sandbox.commands.run("echo more")) for sandbox in sandboxes]
+    await asyncio.to_thread(server.start)
+    for result in await asyncio.wait_for(asyncio.gather(*tasks), 60):
+        assert (result.exit_code, result.stdout) == (3, "".join(f"{n}\n" for n in range(1, 101)))
+    assert [r.stdout for r in await asyncio.gather(*more)] == ["more\n"] * 5
+    await asyncio.gather(*(sandbox.kill() for sandbox in sandboxes))
 
 
 def test_what_ends_while_the_server_is_away_is_collected(server, sandbox):
@@ -201,6 +222,49 @@ def test_a_killed_blob_server_stalls_readers_only(server, new, work, round_numbe
     for sandbox in sandboxes:
         sandbox.kill()
     server.cli("image", "rm", name)
+
+
+def test_paused_sandboxes_and_time_to_live_outlive_a_restart(server, new):
+    paused, short = new(), new(ttl=2)
+    paused.commands.run("echo kept > /dev/shm/f 2>/dev/null || echo kept > /tmp/f", check=True)
+    counting = paused.commands.run("while :; do usleep 10000; done", background=True)
+    paused.pause()
+    expires = short.get_info().expires.timestamp()
+    server.kill()
+    wait_until(lambda: time.time() > expires, what="its time has passed while nobody looked")
+    server.start()
+    assert paused.get_info().state == "paused"
+    assert counting.get_info().running
+    assert paused.commands.run("cat /dev/shm/f /tmp/f 2>/dev/null").stdout == "kept\n"
+    assert paused.get_info().state == "running"
+    wait_until(lambda: short.get_info().state == "ended", what="its time to live has ended it")
+    assert short.get_info().end_reason == "TTL"
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_fork_under_way_is_done_once(server, client, new, round_number):
+    parent = new()
+    mark = f"fork{round_number}"
+    call = Background(lambda: parent.fork(6, metadata={"mark": mark}))
+
+    def made():
+        try:
+            return len(list(Sandbox.list(metadata={"mark": mark}, client=client)))
+        except esker.EskerError:
+            return 0
+
+    wait_until(lambda: made() >= round_number, what="the fork is under way")
+    server.kill()
+    server.start()
+    children = call.result()
+    try:
+        assert len({child.id for child in children}) == 6
+        found = {info.id for info in Sandbox.list(metadata={"mark": mark}, client=client)}
+        assert found == {child.id for child in children}
+        assert all(child.commands.run("echo hi").stdout == "hi\n" for child in children)
+    finally:
+        for info in Sandbox.list(metadata={"mark": mark}, client=client):
+            Sandbox(info.id, client).kill()
 
 
 def test_a_killed_keeper_takes_its_sandboxes_and_says_so(server, new):

@@ -7,10 +7,9 @@ import hashlib
 import io
 import os
 
+import esker
 import pytest
 from small_image import pseudo_random
-
-import esker
 
 
 def test_round_trip_of_text_and_bytes(shared):
@@ -156,6 +155,17 @@ def test_links_lead_nowhere_else(shared, work):
         shared.files.read(f"/tmp/pid1{outside}")
     with pytest.raises((OSError, ValueError)):
         shared.files.read("/tmp/loop")
+
+
+def test_files_whose_size_is_not_known_before(shared):
+    assert "Name:" in shared.files.read("/proc/self/status")
+    handle = shared.commands.run(
+        "i=0; while [ $i -lt 3000 ]; do echo line >> /tmp/growing; i=$((i+1)); done", background=True
+    )
+    shared.files.write("/tmp/growing2", b"x")
+    assert set(shared.files.read("/tmp/growing2")) == {"x"}
+    handle.wait(timeout=60)
+    assert shared.files.read("/tmp/growing") == "line\n" * 3000
 
 
 def test_special_files_do_not_hang(shared):

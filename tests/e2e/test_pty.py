@@ -12,10 +12,9 @@ import subprocess
 import termios
 import time
 
+import esker
 import pytest
 from esker_server import wait_until
-
-import esker
 
 
 class Typist:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import esker
 import pytest
 from conftest import IMAGE
-from esker_server import wait_until
-
-import esker
 from esker import AsyncSandbox, Sandbox
+from esker_server import wait_until
 
 TREE_HASH = (
     "cd / && find . -xdev \\( -path ./proc -o -path ./dev -o -path ./sys \\) -prune -o -print | sort |"
@@ -155,6 +154,34 @@ def test_snapshot_is_what_was_there(new, sandbox, client):
     assert (image.kind, image.origin["sandbox"]) == ("snapshot", sandbox.id)
     again = restored.snapshot()  # a snapshot of what came from a snapshot
     assert tree_hash(new(again.id)) == before
+
+
+def test_a_sandbox_that_wrecks_itself_is_still_served(new, sandbox):
+    """Nothing that the platform does runs a program of the image."""
+    sandbox.files.write("/tmp/kept", b"kept")
+    sandbox.commands.run("rm -rf /bin /usr /etc /lib 2>/dev/null; kill -9 1; kill -9 -1")
+    assert sandbox.files.read("/tmp/kept") == "kept"
+    assert sandbox.commands.run("true").exit_code == 127
+    snapshot = sandbox.snapshot()
+    sandbox.pause()
+    sandbox.resume()
+    assert new(snapshot.id).files.read("/tmp/kept") == "kept"
+    assert sandbox.get_info().state == "running"
+
+
+def test_a_snapshot_under_load_leaves_the_command_running(new, sandbox):
+    writer = sandbox.commands.run(
+        "i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo $i > /tmp/$((i % 50)); done; echo fine",
+        background=True,
+    )
+    wait_until(lambda: sandbox.files.exists("/tmp/49"))
+    snapshots = [sandbox.snapshot() for _ in range(5)]
+    sandbox.files.write("/tmp/stop", b"")
+    assert writer.wait(timeout=30).stdout == "fine\n"
+    for snapshot in snapshots:
+        files = new(snapshot.id).files.list("/tmp")
+        assert len(files) == 50
+    assert all(snapshot.frozen < 5 for snapshot in snapshots)
 
 
 def test_an_unchanged_sandbox_snapshots_and_restores(new, sandbox):
