@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -84,6 +85,7 @@ def main() -> int:
         notes.print("bench: needs root, as esker serve does")
         return 1
     enter_own_mount_namespace()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all is cleaned up
     names = options.names or list(benchmarks.ALL)
     if {"import", "lazy"} & set(names):
         subprocess.run([ROOT / "tools/demo/make_image.sh", options.layout], check=True)
