@@ -1,7 +1,6 @@
-// The real thing: a pool on a loop device. Needs root, btrfs and loop devices.
+// Volumes on the real thing, a pool on a loop device: limits, snapshots, clones, many workers.
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <linux/btrfs.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,133 +8,20 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <memory>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "base/failpoint.h"
-#include "base/io.h"
-#include "base/temp_dir.h"
-#include "executor/upper_store.h"
-#include "pool.h"
+#include "btrfs.h"
+#include "testing/btrfs_fixture.h"
 
 namespace esker {
 namespace {
-
-using Names = std::vector<std::string>;
-constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kPoolBytes = 512 * kMiB;
-
-size_t CountLines(const std::string& text) {
-  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
-size_t CountMounts() { return CountLines(*ReadFileToString("/proc/self/mountinfo")); }
-
-size_t CountFds() { return ListDirectory("/proc/self/fd")->size(); }
-
-// Loop devices whose backing file lies below `directory`.
-size_t CountLoops(const std::string& directory) {
-  size_t count = 0;
-  const Names devices = ListDirectory("/sys/block").value();
-  for (const std::string& name : devices) {
-    auto backing = ReadFileToString("/sys/block/" + name + "/loop/backing_file");
-    if (backing.ok() && backing->starts_with(directory + "/")) ++count;
-  }
-  return count;
-}
-
-class BtrfsStoreTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    support_ = CheckPoolSupport();
-    if (!support_.ok()) return;
-    // A mount table of our own, so that a failing test leaves nothing in the host's.
-    ASSERT_EQ(unshare(CLONE_NEWNS), 0);
-    ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
-  }
-
-  void SetUp() override {
-    if (!support_.ok()) GTEST_SKIP() << support_.ToString();
-    mounts_before_ = CountMounts();
-    fds_before_ = CountFds();
-    auto temp = TempDir::Create();
-    ASSERT_TRUE(temp.ok());
-    temp_ = std::make_unique<TempDir>(std::move(temp).value());
-    home_ = temp_->path() + "/uppers";
-    Reopen();
-  }
-
-  void TearDown() override {
-    if (!temp_) return;
-    store_.reset();
-    Status destroyed = UpperStore::Destroy(home_);
-    EXPECT_TRUE(destroyed.ok()) << destroyed.ToString();
-    EXPECT_EQ(CountLoops(temp_->path()), 0u);
-    EXPECT_TRUE(temp_->Remove().ok());
-    EXPECT_EQ(CountMounts(), mounts_before_);
-    EXPECT_EQ(CountFds(), fds_before_);
-  }
-
-  void Reopen(uint64_t bytes = kPoolBytes) {
-    store_.reset();
-    auto store = UpperStore::Open({.directory = home_, .pool_bytes = bytes});
-    ASSERT_TRUE(store.ok()) << store.status().ToString();
-    store_ = std::move(store).value();
-    ASSERT_TRUE(store_->enforces_limit());
-  }
-
-  // In a child that does not clean up after itself, like a server that is killed.
-  template <typename F>
-  int InDoomedChild(F body) {
-    pid_t pid = fork();
-    if (pid == 0) {
-      body();
-      raise(SIGKILL);
-    }
-    int status = 0;
-    waitpid(pid, &status, 0);
-    return status;
-  }
-
-  std::string Volume(const std::string& id) const { return home_ + "/pool/" + id; }
-  static Status Write(const std::string& path, std::string_view data) {
-    auto fd = OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    return fd.ok() ? WriteFull(fd->get(), data.data(), data.size()) : fd.status();
-  }
-  static std::string Read(const std::string& path) {
-    auto data = ReadFileToString(path);
-    return data.ok() ? *data : data.status().ToString();
-  }
-  // An error as text, "" for none.
-  static std::string Fill(const std::string& path, uint64_t bytes) {
-    auto fd = OpenFile(path, O_WRONLY | O_CREAT, 0644);
-    if (!fd.ok()) return fd.status().ToString();
-    std::string block(kMiB, 'x');
-    for (uint64_t done = 0; done < bytes; done += block.size()) {
-      Status status = WriteFull(fd->get(), block.data(), block.size());
-      if (!status.ok()) return strerror(status.error_number());
-    }
-    return "";
-  }
-
-  static inline Status support_;
-  size_t mounts_before_ = 0, fds_before_ = 0;
-  std::unique_ptr<TempDir> temp_;
-  std::string home_;
-  std::unique_ptr<UpperStore> store_;
-};
 
 // An overlay whose upper is the volume, mounted by descriptor as a keeper does it.
 class Overlay {
@@ -296,117 +182,6 @@ TEST_F(BtrfsStoreTest, AdoptTakesWhatIsThere) {
   EXPECT_EQ(store_->GetUsage("a")->limit, 32 * kMiB);
 }
 
-TEST_F(BtrfsStoreTest, SurvivesTheDeathOfTheOpener) {
-  ASSERT_TRUE(store_->Close().ok());
-  store_.reset();
-  int status = InDoomedChild([&] {
-    Reopen();
-    if (!store_->Create("a", 64 * kMiB).ok()) _exit(1);
-    if (!Write(Volume("a") + "/upper/f", "kept").ok()) _exit(1);
-  });
-  ASSERT_TRUE(WIFSIGNALED(status)) << status;
-  EXPECT_EQ(CountMounts(), mounts_before_ + 1);
-  Reopen();
-  EXPECT_EQ(CountMounts(), mounts_before_ + 1);
-  EXPECT_EQ(CountLoops(home_), 1u);
-  EXPECT_EQ(*store_->List(), Names{"a"});
-  EXPECT_EQ(Read(Volume("a") + "/upper/f"), "kept");
-  EXPECT_EQ(store_->GetUsage("a")->limit, 64 * kMiB);
-}
-
-TEST_F(BtrfsStoreTest, HalfMadeVolumesAreRemoved) {
-  store_.reset();
-  int status = InDoomedChild([&] {
-    Reopen();
-    if (!ArmFailPoints("upper.publish=kill").ok()) _exit(1);
-    (void)store_->Create("a", 64 * kMiB);
-    _exit(1);
-  });
-  ASSERT_TRUE(WIFSIGNALED(status)) << status;
-  EXPECT_EQ(*ListDirectory(home_ + "/pool"), Names{".new-a"});
-  Reopen();
-  EXPECT_EQ(*ListDirectory(home_ + "/pool"), Names{});
-}
-
-TEST_F(BtrfsStoreTest, FailedCreateLeavesNothing) {
-  ASSERT_TRUE(ArmFailPoints("upper.publish=error:28").ok());
-  Status status = store_->Create("a", kMiB).status();
-  ASSERT_TRUE(ArmFailPoints("").ok());
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_EQ(*ListDirectory(home_ + "/pool"), Names{});
-}
-
-TEST_F(BtrfsStoreTest, LostMountIsRepairedOnTheSameDevice) {
-  auto volume = store_->Create("a", 0);
-  ASSERT_TRUE(volume.ok());
-  ASSERT_TRUE(Write(Volume("a") + "/upper/f", "kept").ok());
-  store_.reset();
-  // The descriptor keeps the file system alive, as a sandbox does.
-  ASSERT_EQ(umount2((home_ + "/pool").c_str(), 0), 0);
-  ASSERT_EQ(CountLoops(home_), 1u);
-  Reopen();
-  EXPECT_EQ(CountLoops(home_), 1u);
-  EXPECT_EQ(Read(Volume("a") + "/upper/f"), "kept");
-}
-
-TEST_F(BtrfsStoreTest, CloseLeavesNoMountAndNoDeviceAndKeepsVolumes) {
-  ASSERT_TRUE(store_->Create("a", 64 * kMiB).ok());
-  ASSERT_TRUE(Write(Volume("a") + "/upper/f", "kept").ok());
-  ASSERT_TRUE(store_->Close().ok());
-  EXPECT_EQ(CountMounts(), mounts_before_);
-  EXPECT_EQ(CountLoops(home_), 0u);
-  EXPECT_FALSE(PathExists(home_ + "/pool.boot"));
-  EXPECT_EQ(store_->Create("b", 0).status().code(), Code::kFailedPrecondition);
-  EXPECT_TRUE(store_->Close().ok());
-  Reopen();
-  EXPECT_EQ(Read(Volume("a") + "/upper/f"), "kept");
-  EXPECT_EQ(store_->GetUsage("a")->limit, 64 * kMiB);
-}
-
-TEST_F(BtrfsStoreTest, CloseWhileAVolumeIsUsedSaysSoAndCanBeRepeated) {
-  auto volume = store_->Create("a", 0);
-  ASSERT_TRUE(volume.ok());
-  EXPECT_EQ(store_->Close().code(), Code::kFailedPrecondition);
-  volume->reset();
-  Status again = store_->Close();
-  EXPECT_TRUE(again.ok()) << again.ToString();
-}
-
-TEST_F(BtrfsStoreTest, ForeignMountInTheWayIsRefused) {
-  ASSERT_TRUE(store_->Close().ok());
-  store_.reset();
-  std::string at = home_ + "/pool";
-  ASSERT_EQ(mount("tmpfs", at.c_str(), "tmpfs", 0, nullptr), 0);
-  Status status = UpperStore::Open({.directory = home_, .pool_bytes = kPoolBytes}).status();
-  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-  EXPECT_NE(status.message().find(at), std::string::npos) << status.message();
-  EXPECT_EQ(UpperStore::Destroy(home_).code(), Code::kFailedPrecondition);
-  ASSERT_EQ(umount2(at.c_str(), 0), 0);
-}
-
-TEST_F(BtrfsStoreTest, PoolOfAnInterruptedBootIsMadeAnew) {
-  ASSERT_TRUE(store_->Create("a", 0).ok());
-  ASSERT_TRUE(store_->Close().ok());
-  ASSERT_TRUE(Write(home_ + "/pool.img", "").ok());
-  ASSERT_TRUE(Write(home_ + "/pool.boot", "another boot").ok());
-  Reopen();
-  EXPECT_EQ(*store_->List(), Names{});
-  EXPECT_TRUE(store_->Create("b", kMiB).ok());
-}
-
-TEST_F(BtrfsStoreTest, GrowsWhileMounted) {
-  struct statvfs before = {}, after = {};
-  ASSERT_EQ(statvfs((home_ + "/pool").c_str(), &before), 0);
-  Reopen(2 * kPoolBytes);
-  ASSERT_EQ(statvfs((home_ + "/pool").c_str(), &after), 0);
-  EXPECT_EQ(after.f_blocks * after.f_frsize, 2 * kPoolBytes);
-  EXPECT_EQ(before.f_blocks * before.f_frsize, kPoolBytes);
-  // A smaller wish does not shrink it.
-  Reopen(kPoolBytes);
-  ASSERT_EQ(statvfs((home_ + "/pool").c_str(), &after), 0);
-  EXPECT_EQ(after.f_blocks * after.f_frsize, 2 * kPoolBytes);
-}
-
 TEST_F(BtrfsStoreTest, ManyWorkersAtOnce) {
   std::atomic<int> failures = 0, created = 0;
   std::vector<std::thread> workers;
@@ -453,85 +228,6 @@ TEST_F(BtrfsStoreTest, QuotaGroupsOfClonedAndDeletedVolumesAreReaped) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   EXPECT_EQ(count(), 1);  // the pool's own
-}
-
-// The store on a host file system of its own, of 288 MiB.
-class SmallHostTest : public BtrfsStoreTest {
- protected:
-  void SetUp() override {
-    BtrfsStoreTest::SetUp();
-    if (!store_) return;
-    store_.reset();
-    ASSERT_TRUE(UpperStore::Destroy(home_).ok());
-    ASSERT_TRUE(MakeDirectories(home_).ok());
-    ASSERT_EQ(mount("tmpfs", home_.c_str(), "tmpfs", 0, "size=288m"), 0);
-  }
-  void TearDown() override {
-    if (store_) {
-      Status closed = store_->Close();
-      EXPECT_TRUE(closed.ok()) << closed.ToString();
-      store_.reset();
-    }
-    if (temp_) {
-      EXPECT_EQ(umount2(home_.c_str(), 0), 0) << strerror(errno);
-    }
-    BtrfsStoreTest::TearDown();
-  }
-};
-
-TEST_F(SmallHostTest, RefusesNewVolumesBeforeItIsFull) {
-  {
-    Reopen();
-    ASSERT_TRUE(store_->Create("a", 0).ok());
-    ASSERT_EQ(Fill(home_ + "/filler", 282 * kMiB), "");
-    Status status = store_->Create("b", 0).status();
-    EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
-    EXPECT_EQ(status.error_number(), ENOSPC);
-    EXPECT_NE(status.message().find(home_), std::string::npos);
-    EXPECT_LT(store_->Space()->available, 16 * kMiB);
-    ASSERT_TRUE(store_->OpenVolume("a").ok());
-    ASSERT_EQ(unlink((home_ + "/filler").c_str()), 0);
-    EXPECT_TRUE(store_->Create("b", 0).ok());
-  }
-}
-
-TEST_F(SmallHostTest, FilledByASparsePoolIsDataLossUntilReopened) {
-  Reopen();
-  ASSERT_TRUE(store_->Create("a", 0).ok());
-  (void)Fill(Volume("a") + "/upper/f", 400 * kMiB);  // may succeed: it is in the page cache
-  sync();
-  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  Status status;
-  do {  // read-only comes with the first commit that fails
-    sync();
-    status = store_->Create("b", 0).status();
-  } while (status.code() == Code::kResourceExhausted &&
-           std::chrono::steady_clock::now() < deadline);
-  EXPECT_EQ(status.code(), Code::kDataLoss) << status.ToString();
-  EXPECT_EQ(store_->Delete("a").code(), Code::kDataLoss);
-  ASSERT_TRUE(store_->Close().ok());
-  Reopen();
-  // The disk is as full as it was, until its operator does something.
-  EXPECT_EQ(store_->Create("b", 0).status().code(), Code::kResourceExhausted);
-  ASSERT_EQ(mount(nullptr, home_.c_str(), nullptr, MS_REMOUNT, "size=512m"), 0);
-  status = store_->Create("b", 0).status();
-  EXPECT_TRUE(status.ok()) << status.ToString();
-}
-
-TEST_F(SmallHostTest, PreallocatedPoolIsRefusedOrSafe) {
-  auto too_large =
-      UpperStore::Open({.directory = home_, .pool_bytes = kPoolBytes, .preallocate = true});
-  EXPECT_EQ(too_large.status().code(), Code::kResourceExhausted) << too_large.status().ToString();
-
-  auto store =
-      UpperStore::Open({.directory = home_, .pool_bytes = 256 * kMiB, .preallocate = true});
-  ASSERT_TRUE(store.ok()) << store.status().ToString();
-  store_ = std::move(store).value();
-  EXPECT_NE(Fill(home_ + "/filler", 288 * kMiB), "");  // the host is full now
-  ASSERT_TRUE(store_->Create("a", 48 * kMiB).ok());
-  ASSERT_EQ(Fill(Volume("a") + "/upper/f", 32 * kMiB), "");
-  auto file = OpenFile(Volume("a") + "/upper/f", O_RDONLY);
-  EXPECT_EQ(fsync(file->get()), 0) << strerror(errno);
 }
 
 // What a keeper does: it has another mount namespace, in which the pool is not, and another user
