@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
@@ -74,6 +76,13 @@ class KeeperLazyTest : public KeeperFixture {
     return std::to_string(sum);
   }
 
+  // All that a process ever wrote, to files and to the kernel as answers (proc_pid_io(5)).
+  static uint64_t BytesWritten(pid_t pid) {
+    Result<std::string> io = ReadFileToString("/proc/" + std::to_string(pid) + "/io");
+    size_t at = io.ok() ? io->find("wchar: ") : std::string::npos;
+    return at == std::string::npos ? 0 : std::strtoull(io->c_str() + at + 7, nullptr, 10);
+  }
+
   std::string sum_;
 };
 
@@ -86,12 +95,15 @@ TEST_F(KeeperLazyTest, TheBlobServerMayDieWhileAContainerReads) {
   std::atomic<bool> read = false;
   std::atomic<int> killed = 0;
   std::thread killer([&] {
-    while (!read) {
+    while (!read && killed < 4) {
       Result<pid_t> pid = client_->BlobServerPid();
-      if (!pid.ok()) continue;  // one is being started
-      Result<Process> server = Process::Open(*pid);
-      if (server.ok() && killed < 4 && server->Kill(SIGKILL).ok()) ++killed;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lets it serve a little
+      Result<Process> server = pid.ok() ? Process::Open(*pid) : pid.status();
+      // In the middle of its work: it has served a chunk. Else one is being started, or reads.
+      if (server.ok() && BytesWritten(*pid) > kMaxChunkSize) {
+        if (server->Kill(SIGKILL).ok() && server->WaitExit(10'000).ok()) ++killed;
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
     }
   });
   EXPECT_EQ(Ask(*box, "sum /big"), sum_);
