@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include <sstream>
+
 #include "base/failpoint.h"
 #include "base/io.h"
 #include "base/process.h"
@@ -44,6 +46,12 @@ class AdoptionTest : public NodeTest {
   void KillVictim(Victim& victim) {
     EXPECT_OK(victim.process.Kill(SIGKILL));
     EXPECT_OK(victim.process.Reap());
+  }
+  // Its cgroup2 directory, which init removes when the command has ended.
+  std::string CommandCgroup(const CommandInfo& command) const {
+    std::string below = "/esker-" + node_id_ + "/" + command.sandbox_id + "/c-" + command.id;
+    std::string hybrid = "/sys/fs/cgroup/unified";
+    return (PathExists(hybrid) ? hybrid : "/sys/fs/cgroup") + below;
   }
   // "ready A B" -> {"A", "B"}
   static std::vector<std::string> Words(const std::string& line) {
@@ -110,9 +118,21 @@ TEST_F(AdoptionTest, ASigkilledNodeIsAdopted) {
 
 TEST_F(AdoptionTest, WhatEndedMeanwhileIsReported) {
   std::string id = MustCreate();
-  CommandInfo command = MustStart(id, "echo before; sleep 0.5; echo after; exit 2");
+  CommandInfo command =
+      MustStart(id, "trap 'kill $!; echo after; exit 2' USR1; sleep 1000 & echo before; wait");
+  Collector until_closed;
+  Follow(until_closed, command);
+  ASSERT_OK(until_closed.WaitBytes(7));
+  until_closed.Drop();
   rig_->Close();
-  ::usleep(1'200'000);  // the command ends with no node there
+  // It ends with no node there: at a signal from the host to the shell (and its child, which it
+  // would kill anyway).
+  std::string cgroup = CommandCgroup(command);
+  Result<std::string> processes = ReadFileToString(cgroup + "/cgroup.procs");
+  ASSERT_OK(processes);
+  std::istringstream pids(*processes);
+  for (pid_t pid; pids >> pid;) ::kill(pid, SIGUSR1);
+  ASSERT_TRUE(Eventually([&] { return !PathExists(cgroup); }));
   ASSERT_OK(rig_->Open());
   Collector collector;
   Follow(collector, command);
@@ -137,11 +157,12 @@ TEST_F(AdoptionTest, ADeadSandboxIsReportedAndItsRemainsGo) {
 }
 
 TEST_F(AdoptionTest, TimeToLiveRunsOutWithTheNodeDown) {
+  UseFakeClock();
   SandboxSpec spec = Spec();
-  spec.ttl_ms = 700;
+  spec.ttl_ms = 60'000;
   std::string id = MustCreate(spec);
   rig_->Close();
-  ::usleep(900'000);
+  clock_.Advance(60'000'000'000);
   ASSERT_OK(rig_->Open());
   EXPECT_EQ(WaitEnded(id).end_reason, "TTL");
 }
@@ -302,10 +323,7 @@ TEST_F(AdoptionTest, AKeeperThatDiesIsReplaced) {
   EXPECT_TRUE(ended.end_reason == "NODE_RESTART" || ended.end_reason == "INIT_DIED")
       << ended.end_reason;
   Result<SandboxInfo> next = node().Create(Spec());
-  for (int i = 0; i < 500 && !next.ok(); ++i) {
-    ::usleep(20'000);
-    next = node().Create(Spec());
-  }
+  (void)Eventually([&] { return next.ok() || (next = node().Create(Spec())).ok(); });
   ASSERT_OK(next);
   EXPECT_EQ(MustRun(next->id, "echo works"), "works\n");
 }

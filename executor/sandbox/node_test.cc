@@ -138,7 +138,9 @@ TEST_F(NodeTest, SignalsReachTheCommandOrItsTree) {
 TEST_F(NodeTest, ABackgroundChildDoesNotHoldTheEnd) {
   std::string id = MustCreate();
   int64_t began = Clock::System().MonotonicNanos();
-  CommandInfo info = MustStart(id, "{ sleep 2; echo late; sleep 1000; } & echo early");
+  CommandInfo info = MustStart(id,
+                               "{ until [ -e /tmp/go ]; do sleep 0.01; done; echo late; "
+                               "sleep 1000; } & echo early");
   Collector collector;
   Follow(collector, info);
   Result<CommandInfo> exit = collector.WaitExit();
@@ -146,9 +148,8 @@ TEST_F(NodeTest, ABackgroundChildDoesNotHoldTheEnd) {
   EXPECT_LT(Clock::System().MonotonicNanos() - began, 1'900'000'000);
   EXPECT_EQ(collector.out(), "early\n");
   // What it writes later is in the log all the same.
-  for (int i = 0; i < 500 && node().GetCommand(id, info.id)->stdout_bytes < 11; ++i) {
-    ::usleep(10'000);
-  }
+  MustRun(id, "touch /tmp/go");
+  ASSERT_TRUE(Eventually([&] { return node().GetCommand(id, info.id)->stdout_bytes >= 11; }));
   Collector again;
   Follow(again, info);
   ASSERT_OK(again.WaitExit());
@@ -255,13 +256,14 @@ TEST_F(NodeTest, ASlowFollowerHoldsTheCommandBackAndLosesNothing) {
   Collector slow;
   slow.Hold();
   Follow(slow, info);
-  uint64_t before = 0, stable = 0;
-  for (int i = 0; i < 500 && stable < 20; ++i) {
-    uint64_t now = node().GetCommand(id, info.id)->stdout_bytes;
-    stable = now == before && now != 0 ? stable + 1 : 0;
-    before = now;
-    ::usleep(10'000);
-  }
+  // Held back: more than half of the window is read, and while another command comes and goes on
+  // the same loop not one byte more.
+  uint64_t before = 0;
+  ASSERT_TRUE(Eventually([&] {
+    before = node().GetCommand(id, info.id)->stdout_bytes;
+    MustRun(id, "echo and go");
+    return before > spec.output_limit / 2 && node().GetCommand(id, info.id)->stdout_bytes == before;
+  }));
   EXPECT_LT(before, 2u << 20);
   slow.Go();
   ASSERT_OK(slow.WaitExit());
@@ -395,17 +397,33 @@ TEST_F(NodeTest, TimeToLive) {
   EXPECT_EQ(exit->end_reason, "SANDBOX_ENDED: TTL");
   EXPECT_EQ(collector.out(), "hi\n");
   EXPECT_EQ(WaitEnded(id).end_reason, "TTL");
-  spec.ttl_ms = 500;
-  id = MustCreate(spec);
+}
+
+TEST_F(NodeTest, AnExtendedTimeToLiveEndsNothingEarlier) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  UseFakeClock();
+  const int64_t began = clock_.WallNanos();
+  SandboxSpec spec = Spec();
+  spec.ttl_ms = 1'000;
+  std::string id = MustCreate(spec);
   ASSERT_OK(node().SetTimeout(id, 600'000, 0));
-  ::usleep(800'000);  // the time that must not end it
+  spec.ttl_ms = 599'000;
+  std::string witness = MustCreate(spec);
+  clock_.Advance(599 * kSecond);
+  // The witness's end says that the node has looked at this time.
+  EXPECT_EQ(WaitEnded(witness).end_reason, "TTL");
   EXPECT_EQ(node().Get(id)->state, SandboxState::kRunning);
+  clock_.Advance(kSecond);
+  SandboxInfo ended = WaitEnded(id);
+  EXPECT_EQ(ended.end_reason, "TTL");
+  EXPECT_EQ(ended.ended_ns, began + 600 * kSecond);
 }
 
 TEST_F(NodeTest, IdleTimeToLiveCountsUseAndForegroundCommands) {
   SandboxSpec spec = Spec();
   spec.idle_ttl_ms = 400;
   std::string id = MustCreate(spec);
+  // Idle time is monotonic time, which no clock of a test turns: the command must outlast it.
   MustRun(id, "sleep 1");
   EXPECT_EQ(node().Get(id)->state, SandboxState::kRunning);
   MustStart(id, "sleep 1000");  // in the background

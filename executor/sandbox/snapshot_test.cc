@@ -110,7 +110,7 @@ TEST_F(NodeTest, TheProcessesStandStillForTheSnapshotOnly) {
       MustStart(id,
                 "i=0; while :; do i=$((i+1)); echo $i > /a.new; mv /a.new /a; echo $i > /b.new; "
                 "mv /b.new /b; done");
-  ::usleep(200'000);
+  MustRun(id, "until [ -e /b ]; do sleep 0.01; done");
   for (int i = 0; i < 3; ++i) {
     Result<SnapshotInfo> snapshot = node().Snapshot(id, "", "");
     ASSERT_OK(snapshot);

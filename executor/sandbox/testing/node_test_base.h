@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "base/id.h"
 #include "node_rig.h"
 #include "testing/leak_check.h"
@@ -30,6 +32,16 @@ const Status& StatusOf(const Result<T>& result) {
     EXPECT_TRUE(ok_.ok()) << ::esker::testing::StatusOf(ok_).ToString(); \
   } while (false)
 
+// Waits for a condition that nothing announces; false when it does not come.
+inline bool Eventually(const std::function<bool()>& condition, int timeout_ms = 20'000) {
+  const int64_t deadline = Clock::System().MonotonicNanos() + timeout_ms * int64_t{1'000'000};
+  while (!condition()) {
+    if (Clock::System().MonotonicNanos() > deadline) return false;
+    ::usleep(2'000);
+  }
+  return true;
+}
+
 class NodeTest : public LeakCheckedTest {
  protected:
   void SetUp() override {
@@ -49,6 +61,12 @@ class NodeTest : public LeakCheckedTest {
   void Reopen() {
     rig_->Close();
     ASSERT_OK(rig_->Open());
+  }
+
+  // From here on the node's wall time is clock_'s, over every reopening.
+  void UseFakeClock() {
+    rig_->options.clock = &clock_;
+    Reopen();
   }
 
   Node& node() { return rig_->node(); }
@@ -99,6 +117,7 @@ class NodeTest : public LeakCheckedTest {
   }
 
   std::string node_id_;
+  FakeClock clock_;  // outlives the node
   std::unique_ptr<NodeRig> rig_;
 };
 
