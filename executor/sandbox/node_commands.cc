@@ -220,12 +220,12 @@ void NodeImpl::Persist(const std::shared_ptr<Command>& command, bool exited,
   SandboxPtr sandbox = FindOrNull(command->sandbox_id());
   auto prepare = [this, command, sandbox, exited](DbBatch& batch) {
     if (exited && sandbox != nullptr) {
-      Result<CgroupUsage> usage = cgroups_->GetUsage(sandbox->id);
-      if (usage.ok() && usage->oom_kills > command->oom_kills_at_start) command->SetOomKilled();
-      if (usage.ok() && usage->oom_kills > sandbox->oom_kills) {
-        sandbox->oom_kills = usage->oom_kills;
+      Result<uint64_t> kills = cgroups_->CountOomKills(sandbox->id);
+      if (kills.ok() && *kills > command->oom_kills_at_start) command->SetOomKilled();
+      if (kills.ok() && *kills > sandbox->oom_kills) {
+        sandbox->oom_kills = *kills;
         sandbox->last_oom_ns = Clock::System().MonotonicNanos();
-        AddEvent(*sandbox, batch, "OOM_KILL", "total=" + std::to_string(usage->oom_kills));
+        AddEvent(*sandbox, batch, "OOM_KILL", "total=" + std::to_string(*kills));
       }
     }
     CommandRecord record = command->Record();

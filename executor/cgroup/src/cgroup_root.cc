@@ -127,6 +127,15 @@ class CgroupRootImpl : public CgroupRoot {
     return usage;
   }
 
+  Result<uint64_t> CountOomKills(const std::string& id) override {
+    for (const Home& home : homes_) {
+      if (home.controller != Controller::kMemory) continue;
+      ESKER_ASSIGN_OR_RETURN(UniqueFd dir, OpenHome(home, id));
+      return ReadOomKills(home.version, dir.get());
+    }
+    return 0;  // without a memory controller there is no limit that could kill
+  }
+
   Result<uint64_t> ReclaimMemory(const std::string& id) override {
     ESKER_RETURN_IF_ERROR(CheckIdentifier("cgroup", id));
     for (const Home& home : homes_) {

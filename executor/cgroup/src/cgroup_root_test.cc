@@ -124,6 +124,7 @@ TEST_F(CgroupTest, AMemoryHogIsKilledAndCounted) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   CgroupUsage usage = Usage("hog");
   EXPECT_EQ(usage.oom_kills, 1u);
+  EXPECT_EQ(*root_->CountOomKills("hog"), 1u);
   EXPECT_GT(usage.memory_peak_bytes, 16u << 20);
   EXPECT_LE(usage.memory_peak_bytes, 32u << 20);
 }

@@ -80,8 +80,7 @@ Status ReadMemoryV1(int dirfd, CgroupUsage& usage) {
                          ReadCgroupNumber(dirfd, "memory.max_usage_in_bytes"));
   ESKER_ASSIGN_OR_RETURN(uint64_t limit, ReadCgroupNumber(dirfd, "memory.limit_in_bytes"));
   usage.memory_limit_bytes = limit >= kV1Unlimited ? 0 : limit;
-  ESKER_ASSIGN_OR_RETURN(std::string oom, ReadCgroupFile(dirfd, "memory.oom_control"));
-  usage.oom_kills = FindKey(oom, "oom_kill");
+  ESKER_ASSIGN_OR_RETURN(usage.oom_kills, ReadOomKills(CgroupVersion::kV1, dirfd));
   return OkStatus();
 }
 
@@ -92,8 +91,7 @@ Status ReadMemoryV2(int dirfd, CgroupUsage& usage) {
   usage.memory_peak_bytes = peak.ok() ? *peak : 0;
   ESKER_ASSIGN_OR_RETURN(uint64_t limit, ReadCgroupNumber(dirfd, "memory.max"));
   usage.memory_limit_bytes = limit == UINT64_MAX ? 0 : limit;
-  ESKER_ASSIGN_OR_RETURN(std::string events, ReadCgroupFile(dirfd, "memory.events"));
-  usage.oom_kills = FindKey(events, "oom_kill");
+  ESKER_ASSIGN_OR_RETURN(usage.oom_kills, ReadOomKills(CgroupVersion::kV2, dirfd));
   return OkStatus();
 }
 
@@ -205,6 +203,13 @@ uint32_t WeightFromShares(uint32_t shares) {
   if (shares == 0) return 100;
   uint64_t bounded = std::clamp<uint64_t>(shares, 2, 262'144);
   return static_cast<uint32_t>(1 + (bounded - 2) * 9'999 / 262'142);
+}
+
+Result<uint64_t> ReadOomKills(CgroupVersion version, int dirfd) {
+  bool v1 = version == CgroupVersion::kV1;
+  ESKER_ASSIGN_OR_RETURN(std::string text,
+                         ReadCgroupFile(dirfd, v1 ? "memory.oom_control" : "memory.events"));
+  return FindKey(text, "oom_kill");
 }
 
 }  // namespace esker

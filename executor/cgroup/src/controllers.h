@@ -25,6 +25,8 @@ Status ApplyLimits(Controller controller, CgroupVersion version, int dirfd,
 bool NeedsController(Controller controller, const CgroupLimits& limits);
 // Fills in the part of `usage` that this controller knows (cpu: only throttling).
 Status ReadUsage(Controller controller, CgroupVersion version, int dirfd, CgroupUsage& usage);
+// How many processes the memory limit of this directory of the memory controller has killed.
+Result<uint64_t> ReadOomKills(CgroupVersion version, int dirfd);
 // Total CPU time of a cgroup2 directory, which the kernel keeps without a cpu controller too.
 Result<uint64_t> ReadUnifiedCpuNanos(int dirfd);
 

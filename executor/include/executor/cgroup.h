@@ -59,6 +59,8 @@ class CgroupRoot {
   // SIGKILLs every process in it and waits until it is empty.
   virtual Status KillAll(const std::string& id, int timeout_ms) = 0;
   virtual Result<CgroupUsage> GetUsage(const std::string& id) = 0;
+  // GetUsage().oom_kills alone, at the price of one file: asked for at every command's end.
+  virtual Result<uint64_t> CountOomKills(const std::string& id) = 0;
   // As much memory as the kernel gives back (memory.force_empty / memory.reclaim); bytes freed.
   virtual Result<uint64_t> ReclaimMemory(const std::string& id) = 0;
   // Removes it and all below; missing is OK. FAILED_PRECONDITION (EBUSY) while processes live.
