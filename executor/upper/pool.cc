@@ -142,8 +142,9 @@ Status MountImage(const PoolPaths& paths, int image, const std::string& options)
     return ErrnoError("mount " + paths.image + " (" + loop->path + ") as btrfs at " +
                       paths.mountpoint);
   }
-  // Shared, so that its unmounting also reaches the copies in mount namespaces that were cloned from
-  // this one meanwhile and are its slaves (other keepers, service managers): they would keep it busy.
+  // Shared, so that its unmounting also reaches the copies in mount namespaces that were cloned
+  // from this one meanwhile and are its slaves (other keepers, service managers): they would keep
+  // it busy.
   if (mount(nullptr, paths.mountpoint.c_str(), nullptr, MS_SHARED, nullptr) != 0) {
     Status status = ErrnoError("share " + paths.mountpoint);
     umount2(paths.mountpoint.c_str(), UMOUNT_NOFOLLOW);

@@ -16,12 +16,12 @@ struct TarItem {
   std::string content;
   std::string link;
   unsigned mode = 0644;
-  std::string magic = std::string("ustar\00000", 8);     // empty: v7
+  std::string magic = std::string("ustar\00000", 8);  // empty: v7
   std::string prefix;
   unsigned uid = 0, gid = 0;
   long mtime = 1'600'000'000;
   unsigned major = 0, minor = 0;
-  std::string size_field;  // raw override
+  std::string size_field;                                // raw override
   std::vector<std::pair<std::string, std::string>> pax;  // written in an 'x' header if not empty
 };
 
