@@ -102,7 +102,36 @@ Status ImportMissing(PushStream* stream, grpc::ServerContext* context, const Oci
   return OkStatus();
 }
 
-Status DoPush(Services& s, grpc::ServerContext* context, PushStream* stream) {
+// Images and their names belong to no project yet, so a key of one project may add names, but not
+// take or move those that others may rely on.
+Status CheckMayChange(const Caller& caller) {
+  if (caller.project == "*") return OkStatus();
+  return PermissionDeniedError("a key of project " + caller.project +
+                               " may add image names, but not remove or move them; use a key of "
+                               "all projects");
+}
+
+Status CheckMayName(Services& s, const Caller& caller, const std::string& tag, const ImageId& id) {
+  Result<ImageRecord> now = s.index.ResolveImage(tag);
+  if (now.status().code() == Code::kNotFound) return OkStatus();
+  ESKER_RETURN_IF_ERROR(now.status());
+  return now->id == id ? OkStatus() : CheckMayChange(caller);
+}
+
+// Which image it is shows only at the end, so a key that may not move the name is told then.
+Result<ImageId> FinishPush(Services& s, const Caller& caller, ImagePush* push,
+                           const std::string& tag) {
+  if (caller.project == "*" || tag.empty()) return push->Finish(tag);
+  ESKER_ASSIGN_OR_RETURN(ImageId id, push->Finish(""));
+  Status may = CheckMayName(s, caller, tag, id);
+  if (may.ok()) may = s.index.SetTag(tag, id);
+  if (may.ok()) return id;
+  // Nameless now, unless others have it under another name: then this is refused, as it should be.
+  (void)s.index.DeleteImage(id, /*force=*/false);
+  return may;
+}
+
+Status DoPush(Services& s, const Caller& caller, grpc::ServerContext* context, PushStream* stream) {
   v1::PushRequest request;
   if (!stream->Read(&request) || !request.has_begin()) {
     return InvalidArgumentError("push: the first message must begin the push");
@@ -125,7 +154,7 @@ Status DoPush(Services& s, grpc::ServerContext* context, PushStream* stream) {
   if (!stream->Read(&request) || !request.end()) {
     return CancelledError("the client ended the push before its end");
   }
-  ESKER_ASSIGN_OR_RETURN(ImageId id, push->Finish(tag));
+  ESKER_ASSIGN_OR_RETURN(ImageId id, FinishPush(s, caller, push.get(), tag));
   ESKER_ASSIGN_OR_RETURN(ImageRecord record, s.index.GetImage(id));
   event.Clear();
   *event.mutable_done()->mutable_image() = gateway::ToProto(record);
@@ -153,8 +182,8 @@ Status RemoveImage(Services& s, const v1::RemoveImageRequest& request, bool* rem
 }  // namespace
 
 grpc::Status ImageService::Push(grpc::ServerContext* context, PushStream* stream) {
-  Status status = s_.Authenticate(*context).status();
-  if (status.ok()) status = DoPush(s_, context, stream);
+  Result<Caller> caller = s_.Authenticate(*context);
+  Status status = caller.ok() ? DoPush(s_, *caller, context, stream) : caller.status();
   return ToGrpc(*context, status, "IMAGE");
 }
 
@@ -191,7 +220,8 @@ grpc::Status ImageService::Remove(grpc::ServerContext* context,
                                   const v1::RemoveImageRequest* request,
                                   v1::RemoveImageResponse* response) {
   auto remove = [&]() -> Status {
-    ESKER_RETURN_IF_ERROR(s_.Authenticate(*context).status());
+    ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
+    ESKER_RETURN_IF_ERROR(CheckMayChange(caller));
     bool removed = false;
     ESKER_RETURN_IF_ERROR(RemoveImage(s_, *request, &removed));
     response->set_removed_image(removed);
@@ -203,9 +233,10 @@ grpc::Status ImageService::Remove(grpc::ServerContext* context,
 grpc::Status ImageService::Tag(grpc::ServerContext* context, const v1::TagImageRequest* request,
                                v1::Image* response) {
   auto tag = [&]() -> Status {
-    ESKER_RETURN_IF_ERROR(s_.Authenticate(*context).status());
+    ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
     ESKER_ASSIGN_OR_RETURN(ImageRecord record, s_.index.ResolveImage(request->reference()));
     ESKER_ASSIGN_OR_RETURN(std::string name, NormaliseTag(request->tag()));
+    ESKER_RETURN_IF_ERROR(CheckMayName(s_, caller, name, record.id));
     ESKER_RETURN_IF_ERROR(s_.index.SetTag(name, record.id));
     ESKER_ASSIGN_OR_RETURN(record, s_.index.GetImage(record.id));
     *response = gateway::ToProto(record);

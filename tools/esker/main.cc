@@ -37,8 +37,10 @@ int main(int argc, char** argv) {
   options.address = address != nullptr ? address : "unix:/var/lib/esker/run/esker.sock";
   options.key = key != nullptr ? key : "";
   app.add_option("--address", options.address,
-                 "server: unix:/path/to/esker.sock or HOST:PORT (env ESKER_ADDRESS)");
-  app.add_option("--key", options.key, "API key, needed with HOST:PORT (env ESKER_API_KEY)");
+                 "server: unix:/path/to/esker.sock or HOST:PORT (env ESKER_ADDRESS)")
+      ->take_last();
+  app.add_option("--key", options.key, "API key, needed with HOST:PORT (env ESKER_API_KEY)")
+      ->take_last();
   app.add_flag("--json", options.json, "print JSON, one object a line");
 
   esker::cli::AddServe(app, options, chosen);
