@@ -202,7 +202,7 @@ TEST_F(Commands, BackgroundChildrenLiveUntilKilledAndThenNothingIsLeft) {
 }
 
 TEST_F(Commands, StartingTwiceStartsOnce) {
-  InitCommandSpec spec = Spec({"sh", "-c", "echo once >> /tmp/log; sleep 1000"});
+  InitCommandSpec spec = Spec({"sh", "-c", "echo once >> /tmp/log; echo up; sleep 1000"});
   // At once, so that both may have to wait for execve.
   Result<InitClient::Started> second = InternalError("not run");
   std::thread other_caller([&] { second = node_->Start(spec); });
@@ -214,6 +214,7 @@ TEST_F(Commands, StartingTwiceStartsOnce) {
   InitCommandSpec other = spec;
   other.argv = {"true"};
   EXPECT_EQ(node_->Start(other).status().code(), Code::kAlreadyExists);
+  EXPECT_EQ(TestNode::ReadUntil(first->pipes.out.get(), "up"), "up\n");
   EXPECT_TRUE(node_->Signal(spec.command_id, SIGKILL, true).ok());
   EXPECT_TRUE(node_->WaitExit(spec.command_id).ok());
   auto ended = node_->Start(spec);
