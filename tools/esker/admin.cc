@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "base/io.h"
 #include "esker/v1/admin.grpc.pb.h"
 #include "gateway/keys.h"
 #include "output.h"
@@ -88,6 +89,11 @@ Status ShowStatus(const GlobalOptions& options) {
 // Keys are a file of the server's: made on its machine by whoever may write that file.
 Status CreateKey(const std::string& file, const std::string& name, const std::string& project,
                  bool admin) {
+  std::string directory = file.substr(0, file.rfind('/') + 1);
+  if (!directory.empty() && !PathExists(directory)) {
+    return NotFoundError("there is no directory " + directory +
+                         "; name the data directory of the server with --data");
+  }
   KeyFile keys(file);
   ESKER_ASSIGN_OR_RETURN(std::string secret, keys.Create(name, project, admin));
   std::printf("%s\n", secret.c_str());
@@ -116,8 +122,9 @@ Status RemoveKey(const std::string& file, const std::string& name) {
 void AddAdmin(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   struct Arguments {
     double grace = -1;
-    std::string keys_file = "/var/lib/esker/keys", name, project = "*";
+    std::string keys_file, data = "/var/lib/esker", name, project = "*";
     bool admin = false;
+    std::string KeysFile() const { return keys_file.empty() ? data + "/keys" : keys_file; }
   };
   auto args = std::make_shared<Arguments>();
   auto choose = [&options, &chosen](std::function<Status()> work) {
@@ -146,19 +153,20 @@ void AddAdmin(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
 
   CLI::App* key = app.add_subcommand("key", "API keys for TCP clients (on the server's machine)");
   key->require_subcommand(1);
-  key->add_option("--file", args->keys_file, "key file (default /var/lib/esker/keys)");
+  key->add_option("--file", args->keys_file, "key file (default DATA/keys)");
+  key->add_option("--data", args->data, "the server's data directory (default /var/lib/esker)");
   CLI::App* create = key->add_subcommand("create", "make a key and print it, once");
   create->add_option("name", args->name, "its name")->required();
   create->add_option("--project", args->project, "the project it is bound to (default: all)");
   create->add_flag("--admin", args->admin, "may collect garbage and rebuild the index");
   create->callback(
-      choose([=] { return CreateKey(args->keys_file, args->name, args->project, args->admin); }));
+      choose([=] { return CreateKey(args->KeysFile(), args->name, args->project, args->admin); }));
   key->add_subcommand("ls", "list keys")->callback(choose([=] {
-    return ListKeys(args->keys_file);
+    return ListKeys(args->KeysFile());
   }));
   CLI::App* remove = key->add_subcommand("rm", "remove a key");
   remove->add_option("name", args->name, "its name")->required();
-  remove->callback(choose([=] { return RemoveKey(args->keys_file, args->name); }));
+  remove->callback(choose([=] { return RemoveKey(args->KeysFile(), args->name); }));
 
   app.add_subcommand("version", "print the version")->callback(choose([&options]() -> Status {
     std::printf(options.json ? "{\"version\":\"%s\"}\n" : "esker %s\n", ESKER_VERSION);

@@ -259,6 +259,10 @@ Result<int> StartInBackground(const GlobalOptions& options, Stub& stub,
 }  // namespace
 
 Result<int> Exec(const GlobalOptions& options, const ExecArguments& arguments) {
+  if (arguments.terminal && arguments.interactive && ::isatty(0) != 1) {
+    return FailedPreconditionError(
+        "exec -it: standard input is not a terminal; leave -t out to forward it as it is");
+  }
   // Before gRPC starts its threads, which inherit the mask: one that did not would take the
   // signals.
   if (!arguments.background) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "verbs.h"
+#include "version.h"
 
 namespace {
 
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
   esker::cli::Chosen chosen;
   CLI::App app{"Esker: sandboxes for agents, from lazily loaded images"};
   app.require_subcommand(1);
+  app.set_version_flag("--version", "esker " ESKER_VERSION);
   app.fallthrough();
   const char* address = std::getenv("ESKER_ADDRESS");
   const char* key = std::getenv("ESKER_API_KEY");

@@ -111,8 +111,11 @@ class SandboxVerbs {
         }
         std::string state = StateName(sandbox.state());
         if (!sandbox.end_reason().empty()) state += " (" + sandbox.end_reason() + ")";
-        rows.push_back({sandbox.id(), sandbox.image_name(), state, sandbox.project(),
-                        HumanTime(sandbox.created()), HumanTime(sandbox.expires())});
+        // A snapshot is named by its whole id; twelve digits name it too.
+        std::string image = sandbox.image_name() == sandbox.image() ? ShortId(sandbox.image())
+                                                                    : sandbox.image_name();
+        rows.push_back({sandbox.id(), image, state, sandbox.project(), HumanTime(sandbox.created()),
+                        HumanTime(sandbox.expires())});
       }
       request.set_page_token(response.next_page_token());
     } while (!request.page_token().empty());

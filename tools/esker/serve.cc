@@ -234,7 +234,7 @@ Status Serve(const ServeOptions& options) {
 void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   auto serve = std::make_shared<ServeOptions>();
   CLI::App* sub = app.add_subcommand("serve", "run the server (SIGTERM leaves sandboxes running)");
-  sub->add_option("--config", serve->config_path, "TOML file; command-line options go before it");
+  sub->add_option("--config", serve->config_path, "TOML file; command-line options override it");
   sub->add_option("--data", serve->data, "data directory (default /var/lib/esker)");
   sub->add_option("--store", serve->store, "store directory (default DATA/store)");
   sub->add_option("--listen", serve->listen, "TCP address (default 127.0.0.1:7070)");
