@@ -1,11 +1,10 @@
 #include "group_fetch.h"
 
-#include <zstd.h>
-
 #include <chrono>
 #include <cstring>
 
 #include "base/clock.h"
+#include "imagefs/pack.h"
 
 namespace esker {
 
@@ -26,21 +25,12 @@ Status GroupFetch::Load(PackSource& packs, Counters& counters) {
 }
 
 Status GroupFetch::DecodeFrame(const ChunkLocation& where, std::span<const uint8_t> stored) {
-  const std::string what =
-      "frame at " + std::to_string(where.frame_offset) + " of pack " + where.pack.ToHex();
   if (stored.size() < where.frame_stored) {
-    return DataLossError(what + ": the pack ends before it does");
+    return DataLossError("frame at " + std::to_string(where.frame_offset) + " of pack " +
+                         where.pack.ToHex() + ": the pack ends before it does");
   }
-  stored = stored.first(where.frame_stored);
-  std::vector<uint8_t> plain(where.frame_plain);
-  if (where.codec == kCodecRaw) {
-    if (stored.size() != plain.size()) return DataLossError(what + ": sizes differ");
-    std::memcpy(plain.data(), stored.data(), plain.size());
-  } else {
-    size_t n = ::ZSTD_decompress(plain.data(), plain.size(), stored.data(), stored.size());
-    if (::ZSTD_isError(n) != 0) return DataLossError(what + ": " + ::ZSTD_getErrorName(n));
-    if (n != plain.size()) return DataLossError(what + ": sizes differ");
-  }
+  std::string_view bytes(reinterpret_cast<const char*>(stored.data()), where.frame_stored);
+  ESKER_ASSIGN_OR_RETURN(std::vector<uint8_t> plain, esker::DecodeFrame(bytes, where));
   frames_[where.frame_offset] = std::move(plain);
   return OkStatus();
 }

@@ -58,6 +58,28 @@ Result<PackFooter> ReadPackFooter(const Store& store, const PackId& id) {
   return footer;
 }
 
+namespace {
+
+std::string Describe(const ChunkLocation& location) {
+  return "a frame of pack " + location.pack.ToHex();
+}
+
+}  // namespace
+
+Result<std::vector<uint8_t>> DecodeFrame(std::string_view stored, const ChunkLocation& location) {
+  ESKER_RETURN_IF_ERROR(
+      pack_format::CheckFrameSizes(location.frame_stored, location.frame_plain, location.codec));
+  if (stored.size() != location.frame_stored) {
+    return DataLossError(Describe(location) + ": " + std::to_string(stored.size()) +
+                         " bytes, wanted " + std::to_string(location.frame_stored));
+  }
+  if (location.codec == kCodecRaw) return std::vector<uint8_t>(stored.begin(), stored.end());
+  std::vector<uint8_t> plain(location.frame_plain);
+  ESKER_RETURN_IF_ERROR(pack_format::Decompress(stored, location.codec, plain.data(), plain.size())
+                            .Wrap(Describe(location)));
+  return plain;
+}
+
 Result<std::vector<uint8_t>> ReadFrame(int pack_fd, const ChunkLocation& location) {
   ESKER_RETURN_IF_ERROR(
       pack_format::CheckFrameSizes(location.frame_stored, location.frame_plain, location.codec));
@@ -65,19 +87,16 @@ Result<std::vector<uint8_t>> ReadFrame(int pack_fd, const ChunkLocation& locatio
     return DataLossError("a frame at the impossible offset " +
                          std::to_string(location.frame_offset));
   }
-  const std::string what = "a frame of pack " + location.pack.ToHex();
-  std::vector<uint8_t> plain(location.frame_plain);
-  if (location.codec == kCodecRaw) {
+  if (location.codec == kCodecRaw) {  // straight into place
+    std::vector<uint8_t> plain(location.frame_plain);
     ESKER_RETURN_IF_ERROR(
-        PReadExact(pack_fd, plain.data(), plain.size(), location.frame_offset, what));
+        PReadExact(pack_fd, plain.data(), plain.size(), location.frame_offset, Describe(location)));
     return plain;
   }
   std::string stored(location.frame_stored, '\0');
   ESKER_RETURN_IF_ERROR(
-      PReadExact(pack_fd, stored.data(), stored.size(), location.frame_offset, what));
-  ESKER_RETURN_IF_ERROR(
-      pack_format::Decompress(stored, location.codec, plain.data(), plain.size()).Wrap(what));
-  return plain;
+      PReadExact(pack_fd, stored.data(), stored.size(), location.frame_offset, Describe(location)));
+  return DecodeFrame(stored, location);
 }
 
 }  // namespace esker

@@ -71,5 +71,7 @@ Result<PackFooter> ReadPackFooter(const Store& store, const PackId& id);
 
 // Reads one frame and gives its plain bytes; size-checked, not digest-checked (chunks are).
 Result<std::vector<uint8_t>> ReadFrame(int pack_fd, const ChunkLocation& location);
+// The same of bytes that were read already: exactly location.frame_stored of them.
+Result<std::vector<uint8_t>> DecodeFrame(std::string_view stored, const ChunkLocation& location);
 
 }  // namespace esker
