@@ -77,6 +77,13 @@ Status Services::CheckSandbox(const grpc::ServerContextBase& context, const std:
   return FindSandbox(caller, id).status();
 }
 
+bool Services::Admit(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+                     const std::string& id) const {
+  Status allowed = CheckSandbox(*context, id);
+  if (!allowed.ok()) reactor->Finish(ToGrpc(*context, allowed, "SANDBOX"));
+  return allowed.ok();
+}
+
 grpc::ServerUnaryReactor* RunUnary(Services& services, WorkerPool& pool,
                                    grpc::CallbackServerContext* context, const char* noun,
                                    std::function<Status(const Caller&)> work) {

@@ -40,6 +40,9 @@ struct Services {
   Result<SandboxInfo> FindSandbox(const Caller& caller, const std::string& id) const;
   // The caller's and sandbox's check in one.
   Status CheckSandbox(const grpc::ServerContextBase& context, const std::string& id) const;
+  // The same for a unary call that needs no worker: when refused, ends it and gives false.
+  bool Admit(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+             const std::string& id) const;
 };
 
 // Adds the ErrorDetail to the trailing metadata. `noun` begins the reason: "IMAGE" + NOT_FOUND.

@@ -228,10 +228,7 @@ grpc::ServerUnaryReactor* CommandService::Start(grpc::CallbackServerContext* con
                                                 const v1::StartCommandRequest* request,
                                                 v1::Command* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (Status allowed = s_.CheckSandbox(*context, request->sandbox_id()); !allowed.ok()) {
-    reactor->Finish(ToGrpc(*context, allowed, "SANDBOX"));
-    return reactor;
-  }
+  if (!s_.Admit(context, reactor, request->sandbox_id())) return reactor;
   s_.node.StartCommand(request->sandbox_id(), FromProto(*request), [=](Result<CommandInfo> info) {
     if (info.ok()) *response = ToProto(*info);
     reactor->Finish(ToGrpc(*context, info.status(), "COMMAND"));
@@ -267,10 +264,7 @@ grpc::ServerUnaryReactor* CommandService::Signal(grpc::CallbackServerContext* co
                                                  const v1::SignalCommandRequest* request,
                                                  v1::SignalCommandResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (Status allowed = s_.CheckSandbox(*context, request->sandbox_id()); !allowed.ok()) {
-    reactor->Finish(ToGrpc(*context, allowed, "SANDBOX"));
-    return reactor;
-  }
+  if (!s_.Admit(context, reactor, request->sandbox_id())) return reactor;
   int signal = request->signal() == 0 ? SIGKILL : request->signal();
   s_.node.SignalCommand(request->sandbox_id(), request->command_id(), signal, request->whole_tree(),
                         [=](Result<bool> was_running) {
@@ -284,10 +278,7 @@ grpc::ServerUnaryReactor* CommandService::SendStdin(grpc::CallbackServerContext*
                                                     const v1::SendStdinRequest* request,
                                                     v1::SendStdinResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (Status allowed = s_.CheckSandbox(*context, request->sandbox_id()); !allowed.ok()) {
-    reactor->Finish(ToGrpc(*context, allowed, "SANDBOX"));
-    return reactor;
-  }
+  if (!s_.Admit(context, reactor, request->sandbox_id())) return reactor;
   std::optional<uint64_t> offset;
   if (request->has_offset()) offset = request->offset();
   s_.node.SendStdin(request->sandbox_id(), request->command_id(), request->data(), request->eof(),
@@ -302,10 +293,7 @@ grpc::ServerUnaryReactor* CommandService::Resize(grpc::CallbackServerContext* co
                                                  const v1::ResizeRequest* request,
                                                  v1::ResizeResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (Status allowed = s_.CheckSandbox(*context, request->sandbox_id()); !allowed.ok()) {
-    reactor->Finish(ToGrpc(*context, allowed, "SANDBOX"));
-    return reactor;
-  }
+  if (!s_.Admit(context, reactor, request->sandbox_id())) return reactor;
   s_.node.ResizeCommand(
       request->sandbox_id(), request->command_id(), static_cast<uint16_t>(request->pty().rows()),
       static_cast<uint16_t>(request->pty().cols()),

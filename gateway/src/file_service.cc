@@ -26,10 +26,7 @@ grpc::ServerUnaryReactor* FileService::Call(grpc::CallbackServerContext* context
                                             const InitFileRequest& request,
                                             std::function<Status(const InitFileResult&)> answer) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (Status allowed = s_.CheckSandbox(*context, sandbox); !allowed.ok()) {
-    reactor->Finish(ToGrpc(*context, allowed, "SANDBOX"));
-    return reactor;
-  }
+  if (!s_.Admit(context, reactor, sandbox)) return reactor;
   s_.node.File(sandbox, request, UniqueFd(),
                [=, answer = std::move(answer)](Result<InitFileResult> result) {
                  Status status = FileStatus(result);

@@ -127,13 +127,8 @@ void AddAdmin(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
     std::string KeysFile() const { return keys_file.empty() ? data + "/keys" : keys_file; }
   };
   auto args = std::make_shared<Arguments>();
-  auto choose = [&options, &chosen](std::function<Status()> work) {
-    return [&options, &chosen, work = std::move(work)] {
-      chosen = [&options, work] {
-        Status status = work();
-        return status.ok() ? 0 : ReportFailure(options, status);
-      };
-    };
+  auto choose = [&](std::function<Status()> work) {
+    return Choose(options, chosen, std::move(work));
   };
 
   CLI::App* gc = app.add_subcommand("gc", "delete what nothing needs any more");

@@ -222,13 +222,8 @@ void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
     bool force = false, snapshots = false;
   };
   auto args = std::make_shared<Arguments>();
-  auto choose = [&options, &chosen](std::function<Status()> work) {
-    return [&options, &chosen, work = std::move(work)] {
-      chosen = [&options, work] {
-        Status status = work();
-        return status.ok() ? 0 : ReportFailure(options, status);
-      };
-    };
+  auto choose = [&](std::function<Status()> work) {
+    return Choose(options, chosen, std::move(work));
   };
 
   CLI::App* push = image->add_subcommand("push", "push an image into the store");

@@ -299,12 +299,7 @@ void AddSandbox(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   auto args = std::make_shared<Arguments>();
   using Verb = Status (SandboxVerbs::*)(const Arguments&);
   auto choose = [=, &options, &chosen](Verb verb) {
-    return [=, &options, &chosen] {
-      chosen = [=, &options] {
-        Status status = (SandboxVerbs(options).*verb)(*args);
-        return status.ok() ? 0 : ReportFailure(options, status);
-      };
-    };
+    return Choose(options, chosen, [=, &options] { return (SandboxVerbs(options).*verb)(*args); });
   };
   auto add = [&](const char* name, const char* help, Verb verb) {
     CLI::App* sub = sandbox->add_subcommand(name, help);

@@ -240,12 +240,7 @@ void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   sub->add_option("--listen", serve->listen, "TCP address (default 127.0.0.1:7070)");
   sub->add_option("--roles", serve->roles, "roles of this process (default gateway,index,node)");
   sub->add_flag("--drain", serve->drain, "end all sandboxes of the data directory, then exit");
-  sub->callback([=, &options, &chosen] {
-    chosen = [=, &options] {
-      Status status = Serve(*serve);
-      return status.ok() ? 0 : ReportFailure(options, status);
-    };
-  });
+  sub->callback(Choose(options, chosen, [=] { return Serve(*serve); }));
 }
 
 }  // namespace esker::cli

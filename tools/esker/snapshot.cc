@@ -70,20 +70,11 @@ void AddSnapshot(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   CLI::App* list = snapshot->add_subcommand("ls", "list snapshots");
   list->add_option("--sandbox", args->sandbox, "only of this sandbox");
   list->add_option("--project", args->project, "only of this project");
-  list->callback([=, &options, &chosen] {
-    chosen = [=, &options] {
-      Status status = List(options, args->sandbox, args->project);
-      return status.ok() ? 0 : ReportFailure(options, status);
-    };
-  });
+  list->callback(Choose(options, chosen,
+                        [=, &options] { return List(options, args->sandbox, args->project); }));
   CLI::App* remove = snapshot->add_subcommand("rm", "remove snapshots");
   remove->add_option("snapshot", args->ids, "ids")->required();
-  remove->callback([=, &options, &chosen] {
-    chosen = [=, &options] {
-      Status status = Remove(options, args->ids);
-      return status.ok() ? 0 : ReportFailure(options, status);
-    };
-  });
+  remove->callback(Choose(options, chosen, [=, &options] { return Remove(options, args->ids); }));
 }
 
 }  // namespace esker::cli

@@ -11,6 +11,18 @@ namespace esker::cli {
 
 using Chosen = std::function<int()>;
 
+// A sub-command's callback that leaves `work` in `chosen`: 0 when it succeeds, else its failure is
+// reported.
+inline std::function<void()> Choose(const GlobalOptions& options, Chosen& chosen,
+                                    std::function<Status()> work) {
+  return [&options, &chosen, work = std::move(work)] {
+    chosen = [&options, work] {
+      Status status = work();
+      return status.ok() ? 0 : ReportFailure(options, status);
+    };
+  };
+}
+
 void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddDoctor(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen);
