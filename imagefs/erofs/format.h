@@ -32,6 +32,9 @@ inline constexpr uint32_t kMaxNameBytes = 255;
 inline constexpr uint32_t kMaxSymlinkBytes = 4095;
 inline constexpr uint32_t kNullBlock = 0xFFFFFFFF;  // a chunk index's block address for a hole
 
+// The volume name of an image that has directories which its layer does not describe.
+inline constexpr char kImplicitVolumeName[16] = "esker-implicit";
+
 enum Layout : uint8_t { kFlatPlain = 0, kFlatInline = 2, kChunkBased = 4 };
 inline constexpr uint16_t kFormatExtended = 0x1;
 inline constexpr uint32_t kFormatLayoutShift = 1;

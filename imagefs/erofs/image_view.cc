@@ -75,6 +75,7 @@ Status ImageView::CheckSuperFields() const {
   rest.inodes = rest.epoch_seconds = 0;
   rest.epoch_nanos = rest.blocks = 0;
   std::memset(rest.uuid, 0, sizeof(rest.uuid));
+  if (has_implicit()) std::memset(rest.volume_name, 0, sizeof(rest.volume_name));
   const SuperBlock zero{};
   if (std::memcmp(&rest, &zero, sizeof(zero)) != 0) {
     return BadSuper("a field that must be zero is not");

@@ -53,6 +53,10 @@ class ImageView {
   Status ReadSuperBlock();
   const SuperBlock& super() const { return super_; }
   uint64_t device_blocks() const { return device_blocks_; }
+  // Some directories of the image are marked implicit; so says the super block.
+  bool has_implicit() const {
+    return std::memcmp(super_.volume_name, kImplicitVolumeName, sizeof(super_.volume_name)) == 0;
+  }
   uint64_t size() const { return image_.size(); }
   std::span<const uint8_t> bytes() const { return image_; }
 

@@ -21,12 +21,20 @@ Node WhiteoutNode() {
 
 void MarkOpaque(Node& node) { node.xattrs[std::string(kOpaqueName)] = kOpaqueValue; }
 
+// A directory whose lower namesake is hidden by a whiteout is a new one: it has nothing to take
+// attributes from.
+void ApplyMarker(uint8_t marker_bits, Node& node) {
+  if (marker_bits != 0) MarkOpaque(node);
+  if ((marker_bits & kMarkedHidden) != 0) node.xattrs.erase(std::string(kImplicitName));
+}
+
 }  // namespace
 
 Node ImplicitDirectory() {
   Node node;
   node.type = FileType::kDirectory;
   node.mode = 0755;
+  node.xattrs.emplace(kImplicitName, kImplicitValue);
   return node;
 }
 
@@ -119,7 +127,7 @@ Result<Tree::Impl::Place> Tree::Impl::PutDirectory(Place parent, const PathParts
                                                    bool replace_attributes) {
   const std::string_view name = parts[depth - 1];
   const MarkerIndex::Id marker = markers.Child(parent.marker, name);
-  const bool opaque = markers.At(marker) != 0;
+  const uint8_t marked = markers.At(marker);
   ChildMap& siblings = *at(parent.directory).children;
   auto it = siblings.find(name);
   const bool there = it != siblings.end();
@@ -127,11 +135,11 @@ Result<Tree::Impl::Place> Tree::Impl::PutDirectory(Place parent, const PathParts
     Inode& inode = at(it->second);
     inode.own = true;
     if (replace_attributes) inode.node = std::move(node);
-    if (opaque) MarkOpaque(inode.node);
+    ApplyMarker(marked, inode.node);
     return Place{it->second, marker};
   }
   if (there) RemoveName(parent.directory, it);
-  if (opaque) MarkOpaque(node);
+  ApplyMarker(marked, node);
   const Place made{Allocate(std::move(node), /*own=*/true), marker};
   AddName(parent.directory, name, made.directory);
   if (there && marker != MarkerIndex::kNone) {
@@ -192,7 +200,7 @@ Status Tree::Impl::ApplyHidden(const PathParts& parts) {
   auto it = children.find(parts.back());
   if (it != children.end()) {
     Inode& there = at(it->second);
-    if (there.own && there.IsDirectory()) MarkOpaque(there.node);
+    if (there.own && there.IsDirectory()) ApplyMarker(kMarkedHidden, there.node);
     if (there.own || !there.IsDirectory()) return OkStatus();
     RemoveName(directory, it);
   }

@@ -30,6 +30,10 @@ class Validator {
       return DataLossError(fmt::format("EROFS metadata image: {} inodes, but {} in the super block",
                                        summary_.inodes, uint64_t{image_.super().inodes}));
     }
+    if (implicit_seen_ != image_.has_implicit()) {
+      return DataLossError(
+          "EROFS metadata image: super block: says otherwise about implicit directories");
+    }
     summary_.data_device_bytes = image_.device_blocks() * kBlockSize;
     return summary_;
   }
@@ -61,7 +65,9 @@ class Validator {
       ESKER_RETURN_IF_ERROR(Claim(inode.nid, begin, begin + inode.block_count * kBlockSize));
     }
     ESKER_RETURN_IF_ERROR(image_.CheckPadding(inode));
-    return image_.ForEachXattr(inode, [](std::string_view, std::string_view) {});
+    return image_.ForEachXattr(inode, [&](std::string_view name, std::string_view) {
+      implicit_seen_ = implicit_seen_ || name == kImplicitName;
+    });
   }
 
   Status AddDirectory(uint64_t nid, uint64_t parent) {
@@ -155,6 +161,7 @@ class Validator {
   std::vector<bool> claimed_;    // by slot
   std::vector<Pending> pending_;
   std::vector<DirectoryEntry> entries_;  // of one block
+  bool implicit_seen_ = false;
   Summary summary_;
 };
 

@@ -47,6 +47,8 @@ std::vector<Lie> SuperBlockLies() {
       {"metadata address", super([](auto& s) { s.meta_block = 1; }), "must be zero"},
       {"xattr address", super([](auto& s) { s.xattr_block = 1; }), "must be zero"},
       {"volume name", super([](auto& s) { std::memset(s.volume_name, 'x', 16); }), "must be zero"},
+      {"implicit directories that are not there",
+       super([](auto& s) { std::memcpy(s.volume_name, kImplicitVolumeName, 16); }), "implicit"},
       {"algorithms", super([](auto& s) { s.compression = 1; }), "must be zero"},
       {"two devices", super([](auto& s) { s.extra_devices = 2; }), "device"},
       {"no devices", super([](auto& s) { s.extra_devices = 0; }), "device"},

@@ -33,6 +33,7 @@ class Writer {
 
   void WriteInode(const PlacedInode& placed) {
     const Node& node = tree_.at(placed.id).node;
+    has_implicit_ = has_implicit_ || IsImplicit(node);
     if (placed.compact) {
       Store(placed.offset, Compact(placed, node));
     } else {
@@ -136,6 +137,7 @@ class Writer {
       slot.blocks = static_cast<uint32_t>(device_blocks_);
       Store(kDeviceSlotIndex * kDeviceSlotSize, slot);
     }
+    if (has_implicit_) std::memcpy(super.volume_name, kImplicitVolumeName, 16);
     Store(kSuperOffset, super);
     const Digest digest = Sha256::Of(image_);
     std::memcpy(super.uuid, digest.bytes.data(), sizeof(super.uuid));
@@ -149,6 +151,7 @@ class Writer {
   const ImagePlan& plan_;
   const uint64_t device_blocks_;
   std::string image_;
+  bool has_implicit_ = false;
 };
 
 Status CheckDevice(const Tree::Impl& tree, uint64_t device_bytes) {

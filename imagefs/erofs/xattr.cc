@@ -65,6 +65,10 @@ Status CheckXattr(FileType type, std::string_view name, std::string_view value) 
       (name != kOpaqueName || value != kOpaqueValue || type != FileType::kDirectory)) {
     return bad("would steer the overlay; only opaque=y on a directory is allowed");
   }
+  if (name.starts_with("trusted.esker.") &&
+      (name != kImplicitName || value != kImplicitValue || type != FileType::kDirectory)) {
+    return bad("is ours; only implicit=y on a directory is allowed");
+  }
   return OkStatus();
 }
 

@@ -16,6 +16,14 @@ using XattrMap = std::map<std::string, std::string>;
 
 inline constexpr std::string_view kOpaqueName = "trusted.overlay.opaque";
 inline constexpr std::string_view kOpaqueValue = "y";
+// On a directory that its layer has no entry for (imagefs/implicit_directories.h).
+inline constexpr std::string_view kImplicitName = "trusted.esker.implicit";
+inline constexpr std::string_view kImplicitValue = "y";
+
+inline bool IsImplicit(const Node& node) {
+  return node.type == FileType::kDirectory && !node.xattrs.empty() &&
+         node.xattrs.contains(std::string(kImplicitName));
+}
 
 // On disk a name is an index for its prefix and the rest.
 struct XattrName {

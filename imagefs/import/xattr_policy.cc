@@ -5,7 +5,9 @@ namespace {
 
 bool IsHostBound(std::string_view name) {
   return name == "security.selinux" || name.starts_with("security.SMACK64") ||
-         name == "security.ima" || name == "security.evm" || name == "security.apparmor";
+         name == "security.ima" || name == "security.evm" || name == "security.apparmor" ||
+         // Our own mark (imagefs/implicit_directories.h): an entry describes its directory.
+         name == "trusted.esker.implicit";
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ struct Node {
 // One layer's file tree. Paths are bytes; "", ".", "/" name the root; empty and "." components are
 // dropped, ".." stops at the root, and nothing is ever followed: where a non-directory is in the
 // way of a later entry, the later entry wins and a directory takes its place. Missing parents are
-// made (root:root, 0755, mtime 0). Thread-compatible. Inserting is amortised O(log siblings).
+// made (root:root, 0755, mtime 0, marked implicit: see implicit_directories.h). Thread-compatible.
+// Inserting is amortised O(log siblings).
 class Tree {
  public:
   Tree();
