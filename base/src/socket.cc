@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "base/clock.h"
 #include "base/io.h"
@@ -47,18 +48,22 @@ Result<UniqueFd> NewSocket(int flags) {
 
 Result<UniqueFd> ListenSeqpacket(const std::string& path) {
   ESKER_ASSIGN_OR_RETURN(SocketAddress address, MakeAddress(path));
-  if (ConnectSeqpacket(path).ok()) {
-    return Status::FromErrno(EADDRINUSE, "listen on " + path + ": another process serves it");
-  }
-  if (::unlink(address.address.sun_path) != 0 && errno != ENOENT) {
-    return ErrnoError("remove stale socket " + path);
-  }
   ESKER_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(SOCK_NONBLOCK));
-  mode_t old = ::umask(0177);
-  int rc = ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address.address), sizeof(sockaddr_un));
-  int bind_errno = errno;
-  ::umask(old);
-  if (rc != 0) return Status::FromErrno(bind_errno, "bind " + path);
+  // The file gets the socket's own mode, so there is no moment at which others may connect.
+  if (::fchmod(fd.get(), 0600) != 0) return ErrnoError("restrict " + path);
+  auto bind = [&] {
+    return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address.address), sizeof(sockaddr_un));
+  };
+  if (bind() != 0) {
+    if (errno != EADDRINUSE) return ErrnoError("bind " + path);
+    if (ConnectSeqpacket(path).ok()) {
+      return Status::FromErrno(EADDRINUSE, "listen on " + path + ": another process serves it");
+    }
+    if (::unlink(address.address.sun_path) != 0 && errno != ENOENT) {
+      return ErrnoError("remove stale socket " + path);
+    }
+    if (bind() != 0) return ErrnoError("bind " + path);
+  }
   if (::listen(fd.get(), 128) != 0) return ErrnoError("listen on " + path);
   return fd;
 }
@@ -109,9 +114,11 @@ Status SendMessage(int socket, std::string_view data, const std::vector<int>& fd
 
 Result<SocketMessage> ReceiveMessage(int socket) {
   SocketMessage out;
-  // One byte more than a message may have; the buffer is trimmed to what came.
-  out.data.resize(kMaxSocketMessage + 1);
-  iovec iov = {out.data.data(), out.data.size()};
+  // One byte more than a message may have. Each thread keeps one: most messages are small, and to
+  // get and clear so much for each costs more than to copy them.
+  static thread_local std::unique_ptr<char[]> buffer;
+  if (!buffer) buffer.reset(new char[kMaxSocketMessage + 1]);
+  iovec iov = {buffer.get(), kMaxSocketMessage + 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxSocketFds)];
   msghdr message = {};
   message.msg_iov = &iov;
@@ -139,8 +146,7 @@ Result<SocketMessage> ReceiveMessage(int socket) {
   if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
     return DataLossError("receive message: it was cut off (too large or too many descriptors)");
   }
-  out.data.resize(static_cast<size_t>(n));
-  out.data.shrink_to_fit();
+  out.data.assign(buffer.get(), static_cast<size_t>(n));
   return out;
 }
 

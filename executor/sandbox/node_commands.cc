@@ -146,9 +146,6 @@ Result<NodeImpl::CommandPtr> NodeImpl::NewCommand(const SandboxPtr& sandbox,
                                   std::to_string(own ? kOpenPerSandbox : kOpenPerNode) +
                                   " running commands, the most it may have");
   }
-  if (!PathExists(LogDirectory(sandbox->id))) {
-    ESKER_RETURN_IF_ERROR(MakeDirectories(LogDirectory(sandbox->id)));
-  }
   CommandRecord record;
   record.info.sandbox_id = sandbox->id;
   record.info.id = RandomId("cmd");

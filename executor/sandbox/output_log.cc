@@ -1,6 +1,7 @@
 #include "output_log.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,8 +30,11 @@ uint64_t HoleStep(uint64_t keep) {
 }  // namespace
 
 Result<OutputLog> OutputLog::Open(const std::string& path, uint64_t keep) {
-  ESKER_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_RDWR | O_CREAT));
-  OutputLog log(path, std::move(file), keep);
+  OutputLog log(path, keep);
+  Result<UniqueFd> file = OpenFile(path, O_RDWR);
+  if (file.status().code() == Code::kNotFound) return log;
+  if (!file.ok()) return std::move(file).status();
+  log.file_ = std::move(*file);
   ESKER_ASSIGN_OR_RETURN(log.size_, SizeOf(log.file_.get(), path));
   // Everything before the first block was given up (output is written, never left as a hole).
   off_t data = ::lseek(log.file_.get(), 0, SEEK_DATA);
@@ -39,11 +43,40 @@ Result<OutputLog> OutputLog::Open(const std::string& path, uint64_t keep) {
 }
 
 Result<OutputLog> OutputLog::OpenForReading(const std::string& path) {
-  if (!PathExists(path)) return NotFoundError("output " + path + " is not kept any more");
-  return Open(path, UINT64_MAX);
+  ESKER_ASSIGN_OR_RETURN(OutputLog log, Open(path, UINT64_MAX));
+  if (!log.file_.valid()) return NotFoundError("output " + path + " is not kept any more");
+  return log;
+}
+
+bool OutputLog::HasFile() {
+  if (file_.valid()) return true;
+  if (warned_full_) return false;  // what was counted and not kept leaves no place for a file
+  Result<UniqueFd> file = OpenFile(path_, O_RDWR | O_CREAT);
+  if (file.status().code() == Code::kNotFound) {
+    Status made = MakeDirectories(path_.substr(0, path_.rfind('/')));
+    file = made.ok() ? OpenFile(path_, O_RDWR | O_CREAT) : Result<UniqueFd>(made);
+  }
+  if (file.ok()) {
+    file_ = std::move(*file);
+    return true;
+  }
+  WarnNotKept(file.status().ToString());
+  return false;
+}
+
+void OutputLog::WarnNotKept(const std::string& cause) {
+  if (!warned_full_) LogWarning("output_not_kept", {{"file", path_}, {"cause", cause}});
+  warned_full_ = true;
 }
 
 Result<OutputLog::Moved> OutputLog::MoveFromPipe(int pipe, size_t limit) {
+  // Most commands print nothing on at least one stream: no file for those.
+  if (!file_.valid()) {
+    pollfd ready = {pipe, POLLIN, 0};
+    if (::poll(&ready, 1, 0) < 0 && errno != EINTR) return ErrnoError("poll a pipe for " + path_);
+    if ((ready.revents & POLLIN) == 0) return ready.revents != 0 ? Moved::kEnd : Moved::kEmpty;
+    if (!HasFile()) return Discard(pipe, limit);
+  }
   bool some = false;
   while (limit > 0) {
     loff_t at = static_cast<loff_t>(size_);
@@ -74,23 +107,15 @@ Result<OutputLog::Moved> OutputLog::MoveFromTerminal(int terminal) {
   // A terminal whose other side is closed everywhere says EIO.
   if (n == 0 || (n < 0 && errno == EIO)) return Moved::kEnd;
   if (n < 0) return ErrnoError("read a terminal for " + path_);
-  Status status = PWriteFull(file_.get(), buffer, static_cast<size_t>(n), size_);
+  bool kept = HasFile() && PWriteFull(file_.get(), buffer, static_cast<size_t>(n), size_).ok();
   size_ += static_cast<uint64_t>(n);
-  if (!status.ok()) {
-    start_ = size_;
-    if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) {
-      return ErrnoError("extend " + path_);
-    }
-  }
+  if (!kept) ESKER_RETURN_IF_ERROR(GiveUpKept());
   DropOld();
   return Moved::kSome;
 }
 
 Result<OutputLog::Moved> OutputLog::Discard(int source, size_t limit) {
-  if (!warned_full_) {
-    LogWarning("output_not_kept", {{"file", path_}, {"cause", "the node's disk is full"}});
-    warned_full_ = true;
-  }
+  WarnNotKept("the node's disk is full");
   char buffer[64 << 10];
   ssize_t n;
   do {
@@ -100,12 +125,20 @@ Result<OutputLog::Moved> OutputLog::Discard(int source, size_t limit) {
   if (n < 0 && errno == EAGAIN) return Moved::kEmpty;
   if (n < 0) return ErrnoError("read output for " + path_);
   size_ += static_cast<uint64_t>(n);
+  ESKER_RETURN_IF_ERROR(GiveUpKept());
+  return Moved::kSome;
+}
+
+// All bytes so far count as lost.
+Status OutputLog::GiveUpKept() {
   start_ = size_;
-  if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0)
+  if (!file_.valid()) return OkStatus();
+  if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) {
     return ErrnoError("extend " + path_);
+  }
   ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
               static_cast<off_t>(size_));  // gives the disk back what it can; nothing to do if not
-  return Moved::kSome;
+  return OkStatus();
 }
 
 void OutputLog::DropOld() {

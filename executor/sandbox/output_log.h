@@ -14,8 +14,8 @@ namespace esker {
 // Not thread-safe (the event loop's thread uses it).
 class OutputLog {
  public:
-  // Opens or makes the file and finds its window again. `keep` bytes at least stay readable (until
-  // the host's disk is full).
+  // Opens the file and finds its window again, if there is one; a new one is made for the first
+  // byte, with its directory. `keep` bytes at least stay readable (until the host's disk is full).
   static Result<OutputLog> Open(const std::string& path, uint64_t keep);
   // Only to read a finished stream; NOT_FOUND if its file was given up.
   static Result<OutputLog> OpenForReading(const std::string& path);
@@ -38,14 +38,17 @@ class OutputLog {
   Result<Piece> Read(uint64_t offset, size_t limit) const;
 
  private:
-  OutputLog(std::string path, UniqueFd file, uint64_t keep)
-      : path_(std::move(path)), file_(std::move(file)), keep_(keep) {}
+  OutputLog(std::string path, uint64_t keep) : path_(std::move(path)), keep_(keep) {}
+  // False: there is no file and none can be made; the bytes are counted, but not kept.
+  bool HasFile();
   void DropOld();
   // The disk is full: the bytes are counted, but not kept.
   Result<Moved> Discard(int source, size_t limit);
+  Status GiveUpKept();
+  void WarnNotKept(const std::string& cause);
 
   std::string path_;
-  UniqueFd file_;
+  UniqueFd file_;  // empty until the first byte
   uint64_t keep_ = 0;
   uint64_t size_ = 0, start_ = 0;
   bool warned_full_ = false;
