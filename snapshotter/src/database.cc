@@ -18,7 +18,7 @@ namespace esker {
 namespace {
 
 constexpr std::string_view kSchemaKey = "schema";
-constexpr std::string_view kSchema = "1";
+constexpr std::string_view kSchema = "2";
 constexpr size_t kDigestBytes = 32;
 constexpr std::array<const char*, kFamilyCount> kFamilyNames = {
     "meta", "packs", "chunks", "blobs", "holders", "images", "tags", "layers", "lineage"};

@@ -20,7 +20,7 @@ std::string HolderPrefix(char kind, const Digest& id);
 std::string HolderKey(char kind, const Digest& id, const PackId& pack);
 inline constexpr char kBlobHolder = 'b';
 inline constexpr char kImageHolder = 'i';
-// Tags by name ('n' name) and by image ('i' image name).
+// Tags by full name ('n' name) and by image ('i' image name; the value is the job, or empty).
 std::string TagKey(std::string_view name);
 std::string ImageTagPrefix(const ImageId& image);
 std::string ImageTagKey(const ImageId& image, std::string_view name);

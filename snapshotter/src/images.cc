@@ -61,55 +61,66 @@ Result<ImageRecord> IndexImpl::GetImageUngated(const ImageId& id) {
   ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> entry, FindImage(id));
   if (!entry) return NotFoundError("there is no image " + id.ToHex());
   ESKER_ASSIGN_OR_RETURN(ImageRecord record, MakeRecord(id, *entry));
-  ESKER_ASSIGN_OR_RETURN(record.tags, TagsOf(id));
+  ESKER_RETURN_IF_ERROR(AddTags(record));
   return record;
 }
 
-Result<std::optional<ImageId>> IndexImpl::FindByPrefix(const std::string& hex) {
+Result<std::optional<ImageRecord>> IndexImpl::FindByPrefix(const std::string& hex,
+                                                           const ImageView& view) {
   // Half a byte more than the digits say is compared by text.
   Result<std::string> prefix = HexDecode(hex.substr(0, hex.size() / 2 * 2));
   if (!prefix.ok()) return std::move(prefix).status();
-  std::vector<ImageId> found;
-  Status decoded;
-  ESKER_RETURN_IF_ERROR(
-      db_->Scan(Family::kImages, *prefix, [&](std::string_view key, std::string_view value) {
-        ImageId id{DigestAt(key, 0)};
-        if (!id.ToHex().starts_with(hex)) return true;
-        Result<ImageEntry> entry = ImageEntry::Decode(value);
-        if (!entry.ok()) decoded = entry.status();
-        if (entry.ok() && !entry->deleted) found.push_back(id);
-        return decoded.ok() && found.size() < 2;
-      }));
-  ESKER_RETURN_IF_ERROR(decoded);
+  std::vector<ImageRecord> found;
+  Status failed;
+  ESKER_RETURN_IF_ERROR(db_->Scan(Family::kImages, *prefix, [&](std::string_view key, auto) {
+    ImageId id{DigestAt(key, 0)};
+    if (!id.ToHex().starts_with(hex)) return true;
+    Result<ImageRecord> record = GetImageUngated(id);
+    if (!record.ok() && record.status().code() != Code::kNotFound) failed = record.status();
+    if (record.ok() && RestrictToView(view, *record)) found.push_back(std::move(*record));
+    return failed.ok() && found.size() < 2;
+  }));
+  ESKER_RETURN_IF_ERROR(failed);
   if (found.size() > 1) {
-    return InvalidArgumentError("image id " + hex + " is ambiguous: " + found[0].ToHex() + ", " +
-                                found[1].ToHex() + ", ...; give more digits");
+    return InvalidArgumentError("image id " + hex + " is ambiguous: " + found[0].id.ToHex() + ", " +
+                                found[1].id.ToHex() + ", ...; give more digits");
   }
-  return found.empty() ? std::optional<ImageId>() : std::optional<ImageId>(found[0]);
+  if (found.empty()) return std::optional<ImageRecord>();
+  return std::optional<ImageRecord>(std::move(found[0]));
 }
 
-Result<ImageRecord> IndexImpl::ResolveImage(const std::string& reference) {
+Result<std::optional<ImageRecord>> IndexImpl::FindByName(
+    const std::vector<std::string>& full_names) {
+  for (const std::string& full_name : full_names) {
+    ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> tag, FindTag(full_name));
+    if (!tag || !tag->image) continue;
+    Result<ImageRecord> record = GetImageUngated(*tag->image);
+    if (record.ok()) return std::optional<ImageRecord>(std::move(*record));
+    if (record.status().code() != Code::kNotFound) return std::move(record).status();
+    if (!image_known_deleted(*tag->image)) {
+      return DataLossError("tag " + full_name + " names image " + tag->image->ToHex() +
+                           ", whose manifest is in no readable pack of the store");
+    }
+  }
+  return std::optional<ImageRecord>();
+}
+
+Result<ImageRecord> IndexImpl::ResolveImage(const std::string& reference, const ImageView& view) {
   std::shared_lock gate(gate_);
   std::string hex = reference.starts_with("sha256:") ? reference.substr(7) : reference;
   bool may_be_id = hex.size() >= kMinPrefix && hex.size() <= kHexDigits && IsHex(hex);
   Result<std::string> full_name = NormaliseTag(reference);
   if (!full_name.ok() && !may_be_id) return std::move(full_name).status();
+  std::optional<ImageRecord> found;
   if (full_name.ok()) {
-    ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> tag, FindTag(*full_name));
-    if (tag && tag->image) {
-      Result<ImageRecord> record = GetImageUngated(*tag->image);
-      if (record.ok() || record.status().code() != Code::kNotFound) return record;
-      if (!image_known_deleted(*tag->image)) {
-        return DataLossError("tag " + *full_name + " names image " + tag->image->ToHex() +
-                             ", whose manifest is in no readable pack of the store");
-      }
-    }
+    ESKER_ASSIGN_OR_RETURN(found, FindByName(NamesToTry(*full_name, view)));
+    if (found) RestrictToView(view, *found);
   }
-  if (may_be_id) {
-    ESKER_ASSIGN_OR_RETURN(std::optional<ImageId> id, FindByPrefix(hex));
-    if (id) return GetImageUngated(*id);
+  if (!found && may_be_id) {
+    ESKER_ASSIGN_OR_RETURN(found, FindByPrefix(hex, view));
   }
-  return NoSuchImage(reference);
+  if (!found) return NoSuchImage(full_name.ok() ? *full_name : reference, view);
+  return std::move(*found);
 }
 
 bool IndexImpl::image_known_deleted(const ImageId& id) {
@@ -117,11 +128,11 @@ bool IndexImpl::image_known_deleted(const ImageId& id) {
   return has.ok() && *has;
 }
 
-Status IndexImpl::NoSuchImage(const std::string& reference) {
-  Result<std::string> full_name = NormaliseTag(reference);
-  std::string message = "there is no image " + (full_name.ok() ? *full_name : reference);
+Status IndexImpl::NoSuchImage(const std::string& reference, const ImageView& view) {
+  std::string message = "there is no image " + reference;
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> names, AllTagNames());
-  std::vector<std::string> nearest = NearestNames(full_name.ok() ? *full_name : reference, names);
+  std::erase_if(names, [&](const std::string& name) { return !ShowsName(view, name); });
+  std::vector<std::string> nearest = NearestNames(reference, names);
   if (names.empty()) message += "; no image has a name yet";
   for (size_t i = 0; i < nearest.size(); ++i) {
     message += (i == 0 ? "; nearest: " : ", ") + nearest[i];
@@ -131,11 +142,14 @@ Status IndexImpl::NoSuchImage(const std::string& reference) {
 
 Result<std::vector<ImageRecord>> IndexImpl::ListImages() {
   std::shared_lock gate(gate_);
-  std::map<ImageId, std::vector<std::string>> tags;
-  ESKER_RETURN_IF_ERROR(db_->Scan(Family::kTags, "i", [&](std::string_view key, auto) {
-    tags[ImageId{DigestAt(key, 1)}].emplace_back(NameOfTagKey(key));
-    return true;
-  }));
+  std::map<ImageId, ImageRecord> names;  // only tags and jobs
+  ESKER_RETURN_IF_ERROR(
+      db_->Scan(Family::kTags, "i", [&](std::string_view key, std::string_view job) {
+        ImageRecord& of = names[ImageId{DigestAt(key, 1)}];
+        of.tags.emplace_back(NameOfTagKey(key));
+        if (!job.empty()) of.jobs[of.tags.back()] = job;
+        return true;
+      }));
   std::vector<ImageRecord> records;
   ESKER_RETURN_IF_ERROR(
       db_->Scan(Family::kImages, {}, [&](std::string_view key, std::string_view value) {
@@ -150,7 +164,8 @@ Result<std::vector<ImageRecord>> IndexImpl::ListImages() {
                      {{"image", id.ToHex()}, {"why", record.status().ToString()}});
           return true;
         }
-        record->tags = std::move(tags[id]);
+        record->tags = std::move(names[id].tags);
+        record->jobs = std::move(names[id].jobs);
         records.push_back(std::move(*record));
         return true;
       }));

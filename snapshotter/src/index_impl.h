@@ -43,11 +43,11 @@ class IndexImpl final : public Index {
   Result<std::optional<ImageLayer>> FindLayer(const std::string& diff_id) override;
   Result<ImageId> PublishImage(const Manifest& manifest) override;
   Result<ImageRecord> GetImage(const ImageId& id) override;
-  Result<ImageRecord> ResolveImage(const std::string& reference) override;
+  Result<ImageRecord> ResolveImage(const std::string& reference, const ImageView& view) override;
   Result<std::vector<ImageRecord>> ListImages() override;
   Result<std::vector<ImageId>> ListChildren(const ImageId& id) override;
   Status DeleteImage(const ImageId& id, bool force) override;
-  Status SetTag(const std::string& name, const ImageId& id) override;
+  Status SetTag(const std::string& name, const ImageId& id, const std::string& job) override;
   Status DeleteTag(const std::string& name) override;
   Result<std::unique_ptr<Lease>> LeaseImage(const ImageId& id, const std::string& holder) override;
   void EnableGc() override;
@@ -124,13 +124,17 @@ class IndexImpl final : public Index {
   bool image_known_deleted(const ImageId& id);
   Result<ImageRecord> MakeRecord(const ImageId& id, const ImageEntry& entry);
   Result<std::vector<std::string>> TagsOf(const ImageId& id);
+  Status AddTags(ImageRecord& record);
   Result<std::optional<TagEntry>> FindTag(const std::string& full_name);
   Result<std::vector<std::string>> AllTagNames();
-  Result<std::optional<ImageId>> FindByPrefix(const std::string& hex);
+  // Under the first of the full names that has an image.
+  Result<std::optional<ImageRecord>> FindByName(const std::vector<std::string>& full_names);
+  Result<std::optional<ImageRecord>> FindByPrefix(const std::string& hex, const ImageView& view);
   Status CheckOwner();
   // The following need the catalogue lock.
   Status WriteImageState(const ImageId& id, bool deleted);
-  Status WriteTag(const std::string& full_name, const std::optional<ImageId>& image);
+  Status WriteTag(const std::string& full_name, const std::optional<ImageId>& image,
+                  const std::string& job = "");
   Status DeleteImageLocked(const ImageId& id);
   // Checks that the store is still ours, and finishes what a failure left half done.
   Status BeginChange();
@@ -140,12 +144,12 @@ class IndexImpl final : public Index {
   // Whether it is of kind "image" and the one tag it has is its last.
   Result<bool> GoesWithItsTag(const ImageId& id);
   Status ChangeTag(const std::string& full_name, const TagEntry* current,
-                   const std::optional<ImageId>& image);
+                   const std::optional<ImageId>& image, const std::string& job = "");
   // ABORTED with `deleting` set: its pack is being deleted; wait for that without the lock, again.
   Result<ImageId> PublishLocked(const Manifest& manifest, std::optional<PackId>& deleting);
   Result<ImageId> PublishPackLocked(const ImageId& id, std::string json,
                                     std::optional<PackId>& deleting);
-  Status NoSuchImage(const std::string& reference);
+  Status NoSuchImage(const std::string& reference, const ImageView& view);
 
   // --- garbage (garbage.cc) ---------------------------------------------------------------------
   struct Marked {

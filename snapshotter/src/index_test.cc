@@ -238,6 +238,85 @@ TEST_F(IndexTest, ChildrenAreListedAlsoAfterTheParentIsGone) {
   EXPECT_THAT(Must(index_->ListChildren(parent)), IsEmpty());
 }
 
+// --- names of projects ---------------------------------------------------------------------------
+
+class ProjectsTest : public IndexTest {
+ protected:
+  Code CodeOf(const std::string& reference, const ImageView& view) {
+    return index_->ResolveImage(reference, view).status().code();
+  }
+  const ImageView alpha_{"alpha", false}, beta_{"beta", false}, all_;
+};
+
+TEST_F(ProjectsTest, EachHasItsOwnNamesBesideTheSharedOnes) {
+  ImageId shared = AddImage("shared", {AddLayer("base", {"x"})});
+  ImageId mine = AddImage("mine", {AddLayer("mine", {"y"})});
+  ASSERT_OK(index_->SetTag("app:1", shared));
+  ASSERT_OK(index_->SetTag("@alpha/app:1", mine, "train-7"));
+  auto check = [&] {
+    EXPECT_EQ(Must(index_->ResolveImage("app:1", alpha_)).id, mine);
+    EXPECT_EQ(Must(index_->ResolveImage("app:1", beta_)).id, shared);
+    EXPECT_EQ(Must(index_->ResolveImage("app:1")).id, shared);
+    EXPECT_EQ(Must(index_->ResolveImage("app:1", {"alpha", true})).id, mine);
+    EXPECT_EQ(Must(index_->ResolveImage("@alpha/app:1")).jobs.at("@alpha/app:1"), "train-7");
+    EXPECT_TRUE(Must(index_->GetImage(shared)).jobs.empty());
+    EXPECT_EQ(CodeOf("@alpha/app:1", beta_), Code::kNotFound);
+  };
+  check();
+  Reopen();
+  check();
+  ASSERT_TRUE(index_->Rebuild(nullptr).ok());
+  check();
+  ASSERT_OK(index_->DeleteTag("@alpha/app:1"));
+  EXPECT_EQ(Must(index_->ResolveImage("app:1", alpha_)).id, shared);
+  EXPECT_EQ(index_->GetImage(mine).status().code(), Code::kNotFound) << "it lost its last name";
+}
+
+TEST_F(ProjectsTest, WhatAViewDoesNotShowDoesNotExist) {
+  ImageId secret = AddImage("secret", {AddLayer("base", {"x"})});
+  ImageId nameless = AddImage("nameless", {AddLayer("base", {"x"})});
+  Manifest snapshot = ManifestOf("snapshot", {AddLayer("base", {"x"})});
+  snapshot.kind = "snapshot";
+  snapshot.origin["project"] = "alpha";
+  ImageId taken = Must(index_->PublishImage(snapshot));
+  ASSERT_OK(index_->SetTag("@alpha/secret:1", secret));
+  for (const std::string& reference :
+       {std::string("secret:1"), std::string("@alpha/secret:1"), secret.ToHex(),
+        secret.ToHex().substr(0, 12), "sha256:" + secret.ToHex(), taken.ToHex()}) {
+    EXPECT_EQ(CodeOf(reference, alpha_), Code::kOk) << reference;
+    Status hidden = index_->ResolveImage(reference, beta_).status();
+    EXPECT_EQ(hidden.code(), Code::kNotFound) << reference;
+    EXPECT_THAT(hidden.message(), HasSubstr("no image has a name yet"));
+    EXPECT_THAT(hidden.message(), ::testing::Not(HasSubstr("nearest")));
+  }
+  EXPECT_EQ(CodeOf(nameless.ToHex(), alpha_), Code::kNotFound);
+  EXPECT_EQ(CodeOf(nameless.ToHex(), all_), Code::kOk);
+  EXPECT_EQ(CodeOf(taken.ToHex(), {"", false}), Code::kNotFound);
+  EXPECT_THAT(index_->ResolveImage("secret:1").status().message(), HasSubstr("@alpha/secret:1"));
+
+  // The same content under a name of beta's: now it exists for both, each with its own names.
+  ASSERT_OK(index_->SetTag("@beta/mine:1", secret, "j"));
+  EXPECT_THAT(Must(index_->ResolveImage(secret.ToHex(), alpha_)).tags,
+              ElementsAre("@alpha/secret:1"));
+  EXPECT_TRUE(Must(index_->ResolveImage("secret:1", alpha_)).jobs.empty());
+  EXPECT_THAT(Must(index_->ResolveImage("mine:1", beta_)).tags, ElementsAre("@beta/mine:1"));
+  EXPECT_EQ(Must(index_->ResolveImage(secret.ToHex())).tags.size(), 2u);
+  ASSERT_OK(index_->DeleteTag("@alpha/secret:1"));
+  EXPECT_EQ(CodeOf(secret.ToHex(), alpha_), Code::kNotFound);
+  EXPECT_EQ(CodeOf(secret.ToHex(), beta_), Code::kOk);
+}
+
+TEST_F(ProjectsTest, RecordsOfBeforeProjectsAreSharedNames) {
+  ImageId id = AddImage("i", {AddLayer("base", {"x"})});
+  ASSERT_OK(store_->PublishRecord("tags", "old:1", 1, "image " + id.ToHex() + "\n"));
+  ASSERT_OK(store_->PublishRecord("tags", "@beta/stolen:1", 1,
+                                  "tag 2\nimage " + id.ToHex() + "\nproject alpha\n"));
+  Reopen();
+  EXPECT_EQ(Must(index_->ResolveImage("old:1", beta_)).id, id);
+  EXPECT_EQ(CodeOf("stolen:1", beta_), Code::kNotFound);
+  ASSERT_OK(index_->SetTag("old:1", AddImage("next", {AddLayer("base", {"x"})})));
+}
+
 TEST_F(IndexTest, ADamagedTagRecordLosesNothingElse) {
   ImageId id = AddImage("i", {AddLayer("base", {"x"})});
   ASSERT_OK(index_->SetTag("good", id));

@@ -48,13 +48,13 @@ class ImagePushImpl final : public ImagePush {
         .Wrap("push: layer " + std::to_string(layer) + " (" + wanted.digest + ")");
   }
 
-  Result<ImageId> Finish(const std::string& tag) override {
+  Result<ImageId> Finish(const std::string& tag, const std::string& job) override {
     if (!tag.empty()) ESKER_RETURN_IF_ERROR(NormaliseTag(tag).status());
     ESKER_ASSIGN_OR_RETURN(Manifest manifest, MakeManifest());
     ESKER_FAILPOINT("push.before_publish");
     ESKER_ASSIGN_OR_RETURN(ImageId id, index_.PublishImage(manifest));
     ESKER_FAILPOINT("push.before_tag");
-    if (!tag.empty()) ESKER_RETURN_IF_ERROR(index_.SetTag(tag, id));
+    if (!tag.empty()) ESKER_RETURN_IF_ERROR(index_.SetTag(tag, id, job));
     return id;
   }
 

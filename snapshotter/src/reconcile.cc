@@ -192,17 +192,16 @@ Status IndexImpl::LoadTags() {
   for (const std::string& name : names) {
     Result<Store::Record> record = store_.LatestRecord(kTagSpace, name);
     if (!record.ok() && record.status().code() == Code::kNotFound) continue;
-    Result<std::optional<ImageId>> tag = record.ok()
-                                             ? ParseTagRecord(record->content)
-                                             : Result<std::optional<ImageId>>(record.status());
+    Result<TagRecord> tag =
+        record.ok() ? TagRecord::Parse(name, record->content) : Result<TagRecord>(record.status());
     if (!tag.ok()) {
       LogWarning("record_unreadable",
                  {{"space", kTagSpace}, {"name", name}, {"why", tag.status().ToString()}});
       unreadable.insert(name);
       continue;
     }
-    wanted[TagKey(name)] = TagEntry{record->number, *tag}.Encode();
-    if (*tag) wanted[ImageTagKey(**tag, name)] = {};
+    wanted[TagKey(name)] = TagEntry{record->number, tag->image}.Encode();
+    if (tag->image) wanted[ImageTagKey(*tag->image, name)] = tag->job;
   }
   Database::Batch batch(*db_);
   ESKER_RETURN_IF_ERROR(

@@ -14,9 +14,15 @@ namespace esker {
 inline constexpr std::string_view kTagSpace = "tags";
 inline constexpr std::string_view kImageSpace = "images";
 
-// The image a tag names, or nothing when the tag was deleted.
-std::string EncodeTagRecord(const std::optional<ImageId>& image);
-Result<std::optional<ImageId>> ParseTagRecord(std::string_view content);
+// What a tag names, and for whom. Written in form 2; form 1 (no project, no job) is still read.
+struct TagRecord {
+  std::optional<ImageId> image;  // nothing: the tag was deleted
+  std::string project;           // whose name it is, "": shared; the same as in the full name
+  std::string job;               // that gave the name, "": none was stated
+  std::string Encode() const;
+  // DATA_LOSS also when the record is another project's than the name it stands under.
+  static Result<TagRecord> Parse(std::string_view full_name, std::string_view content);
+};
 
 // Whether an image is deleted. "Deleted with tag T at N" counts once T has record N or a later one
 // (or none at all, having been removed since): so an image goes with its last tag in one step.

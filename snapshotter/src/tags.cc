@@ -1,5 +1,6 @@
 // Tags: mutable names, each change a numbered record in the store.
 #include "base/failpoint.h"
+#include "base/id.h"
 #include "index_impl.h"
 #include "records.h"
 
@@ -23,6 +24,15 @@ Result<std::vector<std::string>> IndexImpl::TagsOf(const ImageId& id) {
   return names;
 }
 
+Status IndexImpl::AddTags(ImageRecord& record) {
+  const std::string prefix = ImageTagPrefix(record.id);
+  return db_->Scan(Family::kTags, prefix, [&](std::string_view key, std::string_view job) {
+    record.tags.emplace_back(key.substr(prefix.size()));
+    if (!job.empty()) record.jobs[record.tags.back()] = job;
+    return true;
+  });
+}
+
 Result<std::vector<std::string>> IndexImpl::AllTagNames() {
   std::vector<std::string> names;
   ESKER_RETURN_IF_ERROR(db_->Scan(Family::kTags, "i", [&](std::string_view key, auto) {
@@ -32,19 +42,21 @@ Result<std::vector<std::string>> IndexImpl::AllTagNames() {
   return names;
 }
 
-Status IndexImpl::WriteTag(const std::string& full_name, const std::optional<ImageId>& image) {
+Status IndexImpl::WriteTag(const std::string& full_name, const std::optional<ImageId>& image,
+                           const std::string& job) {
   ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> current, FindTag(full_name));
   ESKER_FAILPOINT("index.tag.before_record");
+  const TagRecord record{image, std::string(ProjectOfName(full_name)), job};
   ESKER_ASSIGN_OR_RETURN(uint64_t number,
                          PublishNextRecord(store_, kTagSpace, full_name,
-                                           current ? current->number : 0, EncodeTagRecord(image)));
+                                           current ? current->number : 0, record.Encode()));
   ESKER_FAILPOINT("index.tag.after_record");
   Database::Batch batch(*db_);
   batch.Put(Family::kTags, TagKey(full_name), TagEntry{number, image}.Encode());
   if (current && current->image) {
     batch.Delete(Family::kTags, ImageTagKey(*current->image, full_name));
   }
-  if (image) batch.Put(Family::kTags, ImageTagKey(*image, full_name), {});
+  if (image) batch.Put(Family::kTags, ImageTagKey(*image, full_name), job);
   return db_->Write(batch);
 }
 
@@ -57,12 +69,12 @@ Result<bool> IndexImpl::GoesWithItsTag(const ImageId& id) {
 }
 
 Status IndexImpl::ChangeTag(const std::string& full_name, const TagEntry* current,
-                            const std::optional<ImageId>& image) {
+                            const std::optional<ImageId>& image, const std::string& job) {
   bool drops = false;
   if (current != nullptr && current->image) {
     ESKER_ASSIGN_OR_RETURN(drops, GoesWithItsTag(*current->image));
   }
-  if (!drops) return WriteTag(full_name, image);
+  if (!drops) return WriteTag(full_name, image, job);
   const ImageId dropped = *current->image;
   // Three records, of which the second, the tag's own, decides: before it the first means nothing,
   // after it the image is deleted. The third takes the condition away, since the tag's numbers may
@@ -71,23 +83,24 @@ Status IndexImpl::ChangeTag(const std::string& full_name, const TagEntry* curren
   ESKER_RETURN_IF_ERROR(PublishImageState(
       dropped, {.deleted = true, .with_tag = full_name, .at_number = current->number + 1}));
   ESKER_FAILPOINT("index.tag.drop_prepared");
-  ESKER_RETURN_IF_ERROR(WriteTag(full_name, image));
+  ESKER_RETURN_IF_ERROR(WriteTag(full_name, image, job));
   ESKER_FAILPOINT("index.tag.drop_decided");
   ESKER_RETURN_IF_ERROR(WriteImageState(dropped, true));
   unresolved_images_.erase(dropped);
   return OkStatus();
 }
 
-Status IndexImpl::SetTag(const std::string& name, const ImageId& id) {
+Status IndexImpl::SetTag(const std::string& name, const ImageId& id, const std::string& job) {
   std::shared_lock gate(gate_);
   ESKER_ASSIGN_OR_RETURN(std::string full_name, NormaliseTag(name));
+  if (!job.empty()) ESKER_RETURN_IF_ERROR(CheckIdentifier("job", job));
   std::lock_guard catalogue(catalogue_mutex_);
   ESKER_RETURN_IF_ERROR(BeginChange());
   ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> image, FindImage(id));
   if (!image) return NotFoundError("tag " + full_name + ": there is no image " + id.ToHex());
   ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> current, FindTag(full_name));
   if (current && current->image == id) return OkStatus();
-  return ChangeTag(full_name, current ? &*current : nullptr, id).Wrap("tag " + full_name);
+  return ChangeTag(full_name, current ? &*current : nullptr, id, job).Wrap("tag " + full_name);
 }
 
 Status IndexImpl::DeleteTag(const std::string& name) {
@@ -96,7 +109,7 @@ Status IndexImpl::DeleteTag(const std::string& name) {
   std::lock_guard catalogue(catalogue_mutex_);
   ESKER_RETURN_IF_ERROR(BeginChange());
   ESKER_ASSIGN_OR_RETURN(std::optional<TagEntry> current, FindTag(full_name));
-  if (!current || !current->image) return NoSuchImage(name);
+  if (!current || !current->image) return NoSuchImage(full_name, {});
   return ChangeTag(full_name, &*current, std::nullopt).Wrap("remove tag " + full_name);
 }
 

@@ -30,8 +30,20 @@ struct ImageRecord {
   ImageId id;
   Manifest manifest;
   int64_t published_ns = 0;
+  // Full names: "app:1" (shared by all projects) or "@project/app:1" (that project's own).
   std::vector<std::string> tags;
-  uint64_t plain_bytes = 0;  // metadata + data of all layers
+  std::map<std::string, std::string> jobs;  // of the tags that a job gave, by full name
+  uint64_t plain_bytes = 0;                 // metadata + data of all layers
+};
+
+// Whose eyes a look-up has. What it may not see does not exist for it: neither found, nor among
+// nearest names, nor what makes an id ambiguous.
+struct ImageView {
+  // Whose names a reference without "@project/" means, before the shared ones. "": only those.
+  std::string project;
+  // All projects' names, and every image by its id. Otherwise: the shared names, the project's, the
+  // images with such a name, and the snapshots of the project's sandboxes.
+  bool all = true;
 };
 
 struct GcReport {
@@ -104,17 +116,21 @@ class Index {
   // (NOT_FOUND names the first that is not). Publishing what exists already is OK.
   virtual Result<ImageId> PublishImage(const Manifest& manifest) = 0;
   virtual Result<ImageRecord> GetImage(const ImageId& id) = 0;
-  // "name:tag" ("name" means "name:latest"), or a hex image id (or a unique prefix of 12 or more
-  // digits). NOT_FOUND says what was looked for and lists the nearest names.
-  virtual Result<ImageRecord> ResolveImage(const std::string& reference) = 0;
+  // "[@project/]name[:tag]" (tag "latest" by default), or a hex image id (or a unique prefix of 12
+  // or more digits). The record has the names that the view shows. NOT_FOUND says what was looked
+  // for and lists the nearest names.
+  virtual Result<ImageRecord> ResolveImage(const std::string& reference,
+                                           const ImageView& view = {}) = 0;
   virtual Result<std::vector<ImageRecord>> ListImages() = 0;
   // Images that exist and name this one as their parent; it may be deleted itself.
   virtual Result<std::vector<ImageId>> ListChildren(const ImageId& id) = 0;
   // Makes the image unreachable (its tags too); the bytes go at garbage collection once no lease
   // and no other image needs them. FAILED_PRECONDITION while it has tags and !force.
   virtual Status DeleteImage(const ImageId& id, bool force) = 0;
-  // Durable on return. The image that had the name before is treated as by DeleteTag.
-  virtual Status SetTag(const std::string& name, const ImageId& id) = 0;
+  // Durable on return. The image that had the name before is treated as by DeleteTag. `job`: which
+  // gave the name ("" for none); a name that names this image already keeps the job it has.
+  virtual Status SetTag(const std::string& name, const ImageId& id,
+                        const std::string& job = "") = 0;
   // Removes a tag; an image of kind "image" that loses its last tag is deleted with it.
   virtual Status DeleteTag(const std::string& name) = 0;
 
@@ -144,8 +160,16 @@ class Index {
   virtual Result<Stats> GetStats() = 0;
 };
 
-// Parses "name[:tag]": repository path of [a-z0-9._/-] and tag of [A-Za-z0-9._-]; gives the full
-// "name:tag". INVALID_ARGUMENT says what is wrong.
+// Parses "[@project/]name[:tag]": repository path of [a-z0-9._/-] and tag of [A-Za-z0-9._-]; gives
+// the full "[@project/]name:tag". INVALID_ARGUMENT says what is wrong.
 Result<std::string> NormaliseTag(const std::string& reference);
+// The full name that `reference` means as a name of this project ("": a shared one).
+// PERMISSION_DENIED when it says another project itself.
+Result<std::string> NameInProject(const std::string& project, const std::string& reference);
+// "" for a shared name.
+std::string_view ProjectOfName(std::string_view full_name);
+std::string_view NameWithoutProject(std::string_view full_name);
+// Leaves only the names that the view shows; false if it does not show the image itself.
+bool RestrictToView(const ImageView& view, ImageRecord& record);
 
 }  // namespace esker

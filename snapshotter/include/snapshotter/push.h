@@ -37,9 +37,10 @@ class ImagePush {
   // announced bytes; ABORTED: the same pack was garbage collected at that moment, send the layer
   // again.
   virtual Status ImportLayer(size_t layer, ByteSource& source, const ImportOptions& options) = 0;
-  // Publishes manifest and tag ("" = none). FAILED_PRECONDITION names the first layer that was not
-  // sent. The same OCI image always gives the same image id.
-  virtual Result<ImageId> Finish(const std::string& tag) = 0;
+  // Publishes manifest and tag (a full name, "" = none), which gets the job ("" = none).
+  // FAILED_PRECONDITION names the first layer that was not sent. The same OCI image always gives
+  // the same image id.
+  virtual Result<ImageId> Finish(const std::string& tag, const std::string& job = "") = 0;
   virtual const PushTotals& totals() const = 0;
 };
 
