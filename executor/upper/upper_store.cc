@@ -71,6 +71,10 @@ Result<std::unique_ptr<UpperStore>> UpperStore::Open(const UpperStoreOptions& op
   return store;
 }
 
+bool UpperStore::NeedsBtrfs(const std::string& directory, UpperKind kind) {
+  return kind == UpperKind::kBtrfs || PathExists(PoolPaths(directory).image);
+}
+
 Status UpperStore::Destroy(const std::string& directory) {
   if (!PathExists(directory)) return OkStatus();
   ESKER_ASSIGN_OR_RETURN(StoreHome home, LockHome(directory));

@@ -18,6 +18,8 @@ const char* VerdictName(Verdict verdict) {
       return "falls back";
     case Verdict::kMissing:
       return "MISSING";
+    case Verdict::kUntried:
+      return "not tried";
   }
   return "?";
 }
@@ -40,7 +42,7 @@ int Doctor(const GlobalOptions& options, const std::string& data, const std::str
   }
   if (!options.json) {
     PrintTable(rows);
-    if (missing != 0) std::printf("%d missing: esker serve will not work fully here\n", missing);
+    if (missing != 0) std::printf("%d missing: esker serve will not start here\n", missing);
   }
   return missing == 0 ? 0 : 1;
 }

@@ -12,9 +12,12 @@
 #include <cstring>
 
 #include "base/config.h"
+#include "base/digest.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "executor/host_features.h"
+#include "executor/upper_store.h"
 #include "gateway/gateway.h"
 #include "verbs.h"
 #include "version.h"
@@ -138,6 +141,23 @@ Result<UniqueFd> LockData(const std::string& data) {
   return ErrnoError("lock " + data + "/lock");
 }
 
+// Before anything is started or changed. The lock on the data directory is held, so the probing has
+// its names for itself, and clears what one that was killed has left.
+Status CheckHost(const ServerConfig& config) {
+  HostProbe probe;
+  probe.directory = config.data + "/run/probe";
+  probe.cgroup = "esker-probe-" + Sha256::Of(config.data).ToHex().substr(0, 12);
+  probe.needs_btrfs = UpperStore::NeedsBtrfs(
+      config.node.data_directory + "/uppers",
+      config.node.upper_kind == "btrfs" ? UpperKind::kBtrfs : UpperKind::kAuto);
+  ESKER_ASSIGN_OR_RETURN(std::vector<Finding> findings, RequireHost(probe));
+  for (const Finding& finding : findings) {
+    if (finding.verdict != Verdict::kFallsBack) continue;
+    LogWarning("falls_back", {{"feature", finding.name}, {"cost", finding.detail}});
+  }
+  return OkStatus();
+}
+
 Result<std::unique_ptr<Store>> OpenOrMakeStore(const std::string& path) {
   if (!PathExists(path + "/format")) {
     ESKER_RETURN_IF_ERROR(MakeDirectories(path));
@@ -202,6 +222,7 @@ Status Serve(const ServeOptions& options) {
   RaiseDescriptorLimit();
   ESKER_ASSIGN_OR_RETURN(UniqueFd lock, LockData(config.data));
   ESKER_RETURN_IF_ERROR(MakeDirectories(config.data + "/run"));
+  ESKER_RETURN_IF_ERROR(CheckHost(config));
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenOrMakeStore(config.store));
   char host[256] = "unknown";
   ::gethostname(host, sizeof(host) - 1);

@@ -57,6 +57,8 @@ class UpperStore {
   // when kBtrfs cannot be had; FAILED_PRECONDITION when something else is mounted in the way, or
   // another process has the store.
   static Result<std::unique_ptr<UpperStore>> Open(const UpperStoreOptions& options);
+  // Whether Open would refuse a machine without btrfs: it is asked for, or the volumes are there.
+  static bool NeedsBtrfs(const std::string& directory, UpperKind kind);
   // Removes the store whole: unmounts, detaches, deletes every volume, the pool file and the
   // directory. Missing is OK. FAILED_PRECONDITION while the pool is in use or the store is open.
   static Status Destroy(const std::string& directory);
