@@ -12,6 +12,21 @@ namespace {
 constexpr int64_t kFirstPauseNanos = 20'000'000;
 constexpr int64_t kLongestPauseNanos = 2'000'000'000;
 
+// Counts memory that a fetch holds.
+class InFlight {
+ public:
+  InFlight(ServerCounters& counters, uint64_t bytes) : counters_(counters), bytes_(bytes) {
+    counters_.in_flight_bytes += bytes_;
+  }
+  ~InFlight() { counters_.in_flight_bytes -= bytes_; }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+ private:
+  ServerCounters& counters_;
+  const uint64_t bytes_;
+};
+
 }  // namespace
 
 // The caller's range, and what part of it each entry fills.
@@ -103,6 +118,7 @@ void BlobReader::Read(ServedBlob& blob, uint64_t offset, std::span<uint8_t> out,
 
 Status BlobReader::ReadGroup(ServedBlob& blob, Range& range, uint32_t first, uint32_t end,
                              const std::shared_ptr<GroupFetch>& fetch, const Answer* answer_early) {
+  InFlight held(counters_, fetch->layout()->groups()[fetch->group()].stored);
   Status status = LoadWithRetries(blob, *fetch, range.deadline_nanos);
   if (!status.ok()) {
     blob.Leave(*fetch);
@@ -110,7 +126,7 @@ Status BlobReader::ReadGroup(ServedBlob& blob, Range& range, uint32_t first, uin
     return status;
   }
   for (uint32_t e = first; e < end && status.ok(); ++e) {
-    Result<std::span<const uint8_t>> bytes = fetch->Prove(e, packs_, counters_);
+    Result<std::span<const uint8_t>> bytes = fetch->Prove(e, packs_, blob.counters());
     if (!bytes.ok()) {
       status = bytes.status();
       break;
@@ -134,29 +150,94 @@ void BlobReader::KeepRest(ServedBlob& blob, GroupFetch& fetch) {
   const FetchGroup& group = layout.groups()[fetch.group()];
   for (uint32_t e = group.first; e < group.end; ++e) {
     if (stopping_) return;
-    if (blob.cache_file().Has(e) || !blob.cache_file().Keeps()) continue;
-    Result<std::span<const uint8_t>> bytes = fetch.Prove(e, packs_, counters_);
-    if (bytes.ok()) {
-      blob.cache_file().Keep(layout, e, *bytes);
-    } else if (uint64_t suppressed = 0; damage_.Allow(&suppressed)) {
-      LogError("chunk-damaged-in-store", {{"blob", blob.id().ToHex()},
-                                          {"chunk", e},
-                                          {"error", bytes.status().ToString()},
-                                          {"not_logged_before", suppressed}});
-    }
+    if (!blob.cache_file().Has(e) && blob.cache_file().Keeps()) (void)KeepOne(blob, fetch, e);
   }
+}
+
+bool BlobReader::KeepOne(ServedBlob& blob, GroupFetch& fetch, uint32_t entry) {
+  Result<std::span<const uint8_t>> bytes = fetch.Prove(entry, packs_, blob.counters());
+  if (bytes.ok()) {
+    blob.cache_file().Keep(*fetch.layout(), entry, *bytes);
+    return true;
+  }
+  if (uint64_t suppressed = 0; damage_.Allow(&suppressed)) {
+    LogError("chunk-damaged-in-store", {{"blob", blob.id().ToHex()},
+                                        {"chunk", entry},
+                                        {"error", bytes.status().ToString()},
+                                        {"not_logged_before", suppressed}});
+  }
+  return false;
+}
+
+// A group that this thread fetches ahead.
+struct BlobReader::Ahead {
+  const GroupWant* want;
+  std::shared_ptr<GroupFetch> fetch;
+};
+
+Result<uint64_t> BlobReader::FetchAhead(ServedBlob& blob,
+                                        const std::shared_ptr<const BlobLayout>& layout,
+                                        std::span<const GroupWant> groups) {
+  std::vector<Ahead> mine;
+  for (const GroupWant& want : groups) {
+    const bool here = std::all_of(want.entries.begin(), want.entries.end(),
+                                  [&](uint32_t e) { return blob.cache_file().Has(e); });
+    if (here) continue;
+    ServedBlob::Joined joined = blob.Join(layout, want.group);
+    if (joined.owner) mine.push_back({&want, std::move(joined.fetch)});
+  }
+  if (mine.empty()) return uint64_t{0};
+  const FetchGroup& first = layout->groups()[mine.front().want->group];
+  const FetchGroup& last = layout->groups()[mine.back().want->group];
+  std::vector<uint8_t> stored(last.offset + last.stored - first.offset);
+  InFlight held(counters_, stored.size());
+  Result<size_t> got = stopping_ ? Result<size_t>(CancelledError("the server stops"))
+                                 : packs_.Read(first.pack, first.offset, stored);
+  if (!got.ok()) {
+    // Who waits for one of them tries by itself.
+    for (Ahead& ahead : mine) {
+      blob.Leave(*ahead.fetch);
+      ahead.fetch->Finish(got.status());
+    }
+    return std::move(got).status();
+  }
+  stored.resize(*got);
+  ++blob.counters().fetches;
+  blob.counters().bytes_fetched += *got;
+  for (Ahead& ahead : mine) {
+    const FetchGroup& group = layout->groups()[ahead.want->group];
+    const size_t begin = std::min<size_t>(group.offset - first.offset, stored.size());
+    const size_t end = std::min<size_t>(begin + group.stored, stored.size());
+    ahead.fetch->Provide({stored.begin() + static_cast<ptrdiff_t>(begin),
+                          stored.begin() + static_cast<ptrdiff_t>(end)});
+  }
+  return KeepAhead(blob, mine);
+}
+
+uint64_t BlobReader::KeepAhead(ServedBlob& blob, std::span<Ahead> fetches) {
+  uint64_t kept = 0;
+  for (Ahead& ahead : fetches) {
+    for (uint32_t e : ahead.want->entries) {
+      if (stopping_) break;
+      if (blob.cache_file().Has(e)) continue;
+      if (KeepOne(blob, *ahead.fetch, e)) kept += ahead.fetch->layout()->entry(e).chunk.length;
+    }
+    blob.Leave(*ahead.fetch);
+    ahead.fetch->Finish(UnavailableError("the chunk was not wanted when its group was fetched"));
+  }
+  return kept;
 }
 
 Status BlobReader::LoadWithRetries(ServedBlob& blob, GroupFetch& fetch, int64_t deadline_nanos) {
   int64_t pause = kFirstPauseNanos;
   for (;;) {
     if (stopping_) return CancelledError("the server stops");
-    Status status = fetch.Load(packs_, counters_);
+    Status status = fetch.Load(packs_, blob.counters());
     if (status.ok()) return status;
     if (blob.ReloadLayout()) return AbortedError("the chunks were moved");
     const int64_t now = clock_.MonotonicNanos();
     if (now + pause > deadline_nanos) return status;
-    ++counters_.store_retries;
+    ++blob.counters().store_retries;
     if (!Pause(pause)) return CancelledError("the server stops");
     pause = std::min(pause * 2, kLongestPauseNanos);
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "base/clock.h"
 #include "counters.h"
@@ -16,10 +17,16 @@
 
 namespace esker {
 
+// What is wanted of a fetch group: these of its entries, ascending.
+struct GroupWant {
+  uint32_t group = 0;
+  std::vector<uint32_t> entries;
+};
+
 // Thread-safe. Needs neither FUSE nor root.
 class BlobReader {
  public:
-  BlobReader(PackSource& packs, Counters& counters, const Clock& clock = Clock::System())
+  BlobReader(PackSource& packs, ServerCounters& counters, const Clock& clock = Clock::System())
       : packs_(packs), counters_(counters), clock_(clock), damage_(clock) {}
 
   // True: `out` holds the blob's bytes from `offset` on. Never touches the store. The range lies
@@ -34,6 +41,12 @@ class BlobReader {
   void Read(ServedBlob& blob, uint64_t offset, std::span<uint8_t> out, int64_t deadline_nanos,
             const Answer& answer);
 
+  // Brings chunks into the cache for which nobody waits: one try, one read of the pack for all of
+  // `groups`, which follow each other there. Leaves out what is here or being fetched. Returns the
+  // plain bytes that were kept; what the store said on failure.
+  Result<uint64_t> FetchAhead(ServedBlob& blob, const std::shared_ptr<const BlobLayout>& layout,
+                              std::span<const GroupWant> groups);
+
   // Ends all waiting for the store, now and from here on.
   void Stop();
   const std::atomic<bool>& stopping() const { return stopping_; }
@@ -44,10 +57,14 @@ class BlobReader {
                    const std::shared_ptr<GroupFetch>& fetch, const Answer* answer_early);
   Status LoadWithRetries(ServedBlob& blob, GroupFetch& fetch, int64_t deadline_nanos);
   void KeepRest(ServedBlob& blob, GroupFetch& fetch);
+  // False: stopping, or the chunk is damaged in the store.
+  bool KeepOne(ServedBlob& blob, GroupFetch& fetch, uint32_t entry);
+  struct Ahead;
+  uint64_t KeepAhead(ServedBlob& blob, std::span<Ahead> fetches);
   bool Pause(int64_t nanos);  // false: stopping
 
   PackSource& packs_;
-  Counters& counters_;
+  ServerCounters& counters_;
   const Clock& clock_;
   LogLimiter damage_;
   std::atomic<bool> stopping_{false};

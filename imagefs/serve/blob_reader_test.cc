@@ -21,14 +21,14 @@ using testing::TestBlob;
 // One server's life: everything in memory is new, the cache directory stays.
 struct Server {
   Server(const CacheLayout& cache, const std::string& store)
-      : registry(cache, health), packs(store), reader(packs, counters) {}
+      : registry(cache, health, counters), packs(store), reader(packs, counters) {}
   Result<std::string> Read(const BlobId& id, uint64_t offset, size_t size,
                            int64_t deadline_ms = 5000) {
     ESKER_ASSIGN_OR_RETURN(std::shared_ptr<ServedBlob> blob, registry.Find(id));
     std::string out(size, 'x');
     std::span<uint8_t> span(reinterpret_cast<uint8_t*>(out.data()), size);
     if (reader.ReadCached(*blob, offset, span)) {
-      ++counters.reads_from_cache;
+      ++blob->counters().reads_from_cache;
       return out;
     }
     std::fill(out.begin(), out.end(), 'x');
@@ -39,7 +39,7 @@ struct Server {
     return out;
   }
   CacheHealth health{Clock::System()};
-  Counters counters;
+  ServerCounters counters;
   BlobRegistry registry;
   PackSource packs;
   BlobReader reader;
@@ -343,7 +343,8 @@ TEST_F(BlobReaderTest, RegistryFindsNodesItHasNotSeenAndStaysBounded) {
   std::vector<TestBlob> blobs;
   for (int i = 0; i < 6; ++i) blobs.push_back(Publish(100 + i, 3));
   CacheHealth health(Clock::System());
-  BlobRegistry registry(cache_, health, {.blobs = 2, .memory_bytes = 1u << 20});
+  Counters counters;
+  BlobRegistry registry(cache_, health, counters, {.blobs = 2, .memory_bytes = 1u << 20});
   for (int round = 0; round < 2; ++round) {
     for (const TestBlob& blob : blobs) {
       auto found = registry.FindNode(NodeOf(blob.map.id));

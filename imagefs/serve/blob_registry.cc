@@ -55,7 +55,7 @@ Result<std::shared_ptr<ServedBlob>> BlobRegistry::Find(const BlobId& id) {
   std::shared_ptr<Slot> slot = SlotOf(node);
   std::lock_guard lock(slot->mutex);
   if (slot->blob == nullptr) {
-    Result<std::shared_ptr<ServedBlob>> loaded = ServedBlob::Load(cache_, id, health_);
+    Result<std::shared_ptr<ServedBlob>> loaded = ServedBlob::Load(cache_, id, health_, &counters_);
     if (!loaded.ok()) {
       Account(node, 0);
       return loaded;
@@ -90,6 +90,20 @@ Result<std::shared_ptr<ServedBlob>> BlobRegistry::FindNode(uint64_t node) {
     return NotFoundError("no blob map here has node id " + std::to_string(node));
   }
   return Find(*match);
+}
+
+std::vector<std::shared_ptr<ServedBlob>> BlobRegistry::Loaded() const {
+  std::vector<std::shared_ptr<Slot>> slots;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [node, known] : known_) slots.push_back(known.slot);
+  }
+  std::vector<std::shared_ptr<ServedBlob>> blobs;
+  for (const std::shared_ptr<Slot>& slot : slots) {
+    std::unique_lock lock(slot->mutex, std::try_to_lock);  // one that is being loaded: next time
+    if (lock.owns_lock() && slot->blob != nullptr) blobs.push_back(slot->blob);
+  }
+  return blobs;
 }
 
 std::vector<BlobId> BlobRegistry::List() const {

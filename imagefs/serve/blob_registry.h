@@ -27,16 +27,19 @@ class BlobRegistry {
     size_t blobs = 2048;               // two descriptors each
     size_t memory_bytes = 256u << 20;  // of maps; one larger blob alone is allowed
   };
-  BlobRegistry(CacheLayout cache, CacheHealth& health, Limits limits)
-      : cache_(std::move(cache)), health_(health), limits_(limits) {}
-  BlobRegistry(CacheLayout cache, CacheHealth& health)
-      : BlobRegistry(std::move(cache), health, Limits()) {}
+  // `counters` counts what happens with all blobs together.
+  BlobRegistry(CacheLayout cache, CacheHealth& health, Counters& counters, Limits limits)
+      : cache_(std::move(cache)), health_(health), counters_(counters), limits_(limits) {}
+  BlobRegistry(CacheLayout cache, CacheHealth& health, Counters& counters)
+      : BlobRegistry(std::move(cache), health, counters, Limits()) {}
 
   // NOT_FOUND: there is no map of that blob here. DATA_LOSS: the map is damaged.
   Result<std::shared_ptr<ServedBlob>> Find(const BlobId& id);
   // Looks through the directory when the node is not in memory. FAILED_PRECONDITION: two blobs here
   // share the node id.
   Result<std::shared_ptr<ServedBlob>> FindNode(uint64_t node);
+  // Those in memory.
+  std::vector<std::shared_ptr<ServedBlob>> Loaded() const;
   // Of all maps in the directory.
   std::vector<BlobId> List() const;
 
@@ -55,8 +58,9 @@ class BlobRegistry {
 
   const CacheLayout cache_;
   CacheHealth& health_;
+  Counters& counters_;
   const Limits limits_;
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::map<uint64_t, Known> known_;
   std::list<uint64_t> recent_;  // front: used last
   size_t memory_bytes_ = 0;

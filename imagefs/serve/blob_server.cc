@@ -8,6 +8,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "blob_files.h"
+#include "control_server.h"
 #include "fuse_session.h"
 
 namespace esker {
@@ -27,7 +28,7 @@ Result<UniqueFd> BlockSignals() {
 }
 
 // Until the session ends or a signal asks to; SIGUSR1 only logs the counters.
-Status ServeUntilEnd(const FuseSession& session, int signals, const Counters& counters) {
+Status ServeUntilEnd(const FuseSession& session, int signals, const ServerCounters& counters) {
   for (;;) {
     pollfd fds[2] = {{signals, POLLIN, 0}, {session.ended_fd(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0) {
@@ -55,10 +56,22 @@ Status RunBlobServer(const BlobServerOptions& options) {
   BlobFiles files(files_options);
   FuseSession session({options.fuse_fd, options.state_file, options.threads}, files);
   ESKER_RETURN_IF_ERROR(session.Start());
+  // Reads are served from here on. The control socket is a help only: without it they still are.
+  std::unique_ptr<ControlServer> control;
+  if (!options.control_socket.empty()) {
+    Result<std::unique_ptr<ControlServer>> started =
+        ControlServer::Start(options.control_socket, files, nullptr);
+    if (started.ok()) {
+      control = std::move(*started);
+    } else {
+      LogError("control-socket-not-served", {{"error", started.status().ToString()}});
+    }
+  }
   Status served = ServeUntilEnd(session, signals.get(), files.counters());
   // First no new requests, then none waits for the store; threads end as the objects go.
   session.Stop();
   files.Stop();
+  control.reset();
   files.counters().Log();
   return served;
 }

@@ -309,7 +309,10 @@ void FuseSession::HandleReaddir(uint64_t unique, std::span<const uint8_t> body,
   device_.ReplyData(unique, buffer, used);
 }
 
+// What the keeper asks to learn whether this server lives: an answer proves that requests are taken
+// and answered, an error that all is not well behind them.
 void FuseSession::HandleStatfs(uint64_t unique) {
+  if (!files_.Health().ok()) return device_.ReplyError(unique, EIO);
   fuse_statfs_out out{};
   out.st.bsize = 4096;
   out.st.frsize = 4096;

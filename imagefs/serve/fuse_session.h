@@ -44,6 +44,8 @@ class FuseFiles {
     uint64_t node = 0;
   };
   virtual std::vector<Name> List() = 0;
+  // Not OK: this server will not get on by itself and should be replaced.
+  virtual Status Health() const { return OkStatus(); }
   // Answers `call` exactly once through `device`, now (`buffer` is the caller's and free to use
   // until return) or later from another thread.
   virtual void Read(const FuseReadCall& call, const FuseDevice& device,

@@ -29,6 +29,8 @@ class GroupFetch {
   // One try to read the stored bytes. Fewer bytes than the group has is no error here: the chunks
   // beyond fail later.
   Status Load(PackSource& packs, Counters& counters);
+  // Instead of Load: the group's stored bytes, read by the caller.
+  void Provide(std::vector<uint8_t> stored) { stored_ = std::move(stored); }
   // Decompresses the chunk's frame if that has not been done, and compares the chunk's digest; a
   // wrong one is read again from the store once. The bytes on success; DATA_LOSS otherwise, and
   // whatever the store said.

@@ -1,4 +1,6 @@
 // esker-imagefs: the blob server. See imagefs/blob_server.h.
+#include <sys/stat.h>
+
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
@@ -14,6 +16,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--state", options.state_file, "file that keeps the session's first request")
       ->required();
+  app.add_option("--control", options.control_socket, "socket to answer the node on");
   app.add_option("--threads", options.threads, "threads that take requests")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -23,6 +26,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
+  ::umask(077);  // the keeper's is 0
   esker::InitLog("esker-imagefs");
   esker::Status status = esker::RunBlobServer(options);
   if (status.ok()) return 0;

@@ -2,6 +2,7 @@
 
 #include "base/io.h"
 #include "base/log.h"
+#include "recordings.h"
 
 namespace esker {
 namespace {
@@ -20,17 +21,18 @@ Result<std::shared_ptr<const BlobLayout>> ReadLayout(const CacheLayout& cache, c
 }  // namespace
 
 Result<std::shared_ptr<ServedBlob>> ServedBlob::Load(const CacheLayout& cache, const BlobId& id,
-                                                     CacheHealth& health) {
+                                                     CacheHealth& health, Counters* whole) {
   ESKER_ASSIGN_OR_RETURN(std::shared_ptr<const BlobLayout> layout, ReadLayout(cache, id));
-  return std::make_shared<ServedBlob>(cache, std::move(layout), health);
+  return std::make_shared<ServedBlob>(cache, std::move(layout), health, whole);
 }
 
 ServedBlob::ServedBlob(const CacheLayout& cache, std::shared_ptr<const BlobLayout> layout,
-                       CacheHealth& health)
+                       CacheHealth& health, Counters* whole)
     : cache_(cache),
       id_(layout->map().id),
       size_bytes_(layout->map().size_bytes),
       file_(cache, *layout, health),
+      counters_(whole),
       complete_(IsBlobComplete(cache, layout->map().id, layout->map().size_bytes)),
       layout_(std::move(layout)) {}
 
@@ -65,6 +67,22 @@ ServedBlob::Joined ServedBlob::Join(const std::shared_ptr<const BlobLayout>& lay
 void ServedBlob::Leave(const GroupFetch& fetch) {
   std::lock_guard lock(mutex_);
   fetches_.erase({fetch.layout().get(), fetch.group()});
+}
+
+void ServedBlob::AddLog(const std::shared_ptr<TouchLog>& log) {
+  std::lock_guard lock(mutex_);
+  logs_.push_back(log);
+  logged_ = true;
+}
+
+void ServedBlob::NoteRead(uint64_t offset, uint64_t size, int64_t now_nanos) {
+  if (!logged_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(mutex_);
+  std::erase_if(logs_, [](const auto& log) { return log.expired(); });
+  logged_ = !logs_.empty();
+  for (const auto& weak : logs_) {
+    if (std::shared_ptr<TouchLog> log = weak.lock()) log->Touch(offset, size, now_nanos);
+  }
 }
 
 bool ServedBlob::TakeCompletion() {

@@ -2,7 +2,7 @@
 // esker-imagefs).
 //
 // The keeper holds the FUSE session: it opens /dev/fuse, mounts it, and starts
-//   esker-imagefs --store DIR --cache DIR --fuse-fd 3 --state FILE
+//   esker-imagefs --store DIR --cache DIR --fuse-fd 3 --state FILE --control SOCKET
 // with the descriptor as fd 3. A new server on the same descriptor takes over from a dead one at
 // any point: it needs no INIT from the kernel and no memory of the old one, and writes
 // FUSE_NOTIFY_RESEND to get the requests that one had taken (Linux 6.9). The INIT request is saved
@@ -28,7 +28,8 @@ namespace esker {
 struct BlobServerOptions {
   std::string store_directory;
   std::string cache_directory;
-  std::string state_file;  // keeps the saved INIT
+  std::string state_file;      // keeps the saved INIT
+  std::string control_socket;  // see imagefs/blob_server_client.h; "" for none
   int fuse_fd = 3;
   int threads = 8;
   int64_t retry_deadline_ms = 20'000;  // of one read against a failing store
