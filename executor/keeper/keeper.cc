@@ -235,6 +235,12 @@ bool Keeper::Dispatch(const std::shared_ptr<Connection>& connection, SocketMessa
       if (!done()) return false;
       Answer(connection, header.id, blobs_.Replace());
       return true;
+    case Kind::kUpgradeBlobServer: {
+      std::string program = reader.GetString();
+      if (!done()) return false;
+      Answer(connection, header.id, blobs_.Upgrade(program));
+      return true;
+    }
     case Kind::kShutdown:
       if (!done()) return false;
       Answer(connection, header.id, OnShutdown());

@@ -65,6 +65,7 @@ class SocketKeeperClient : public KeeperClient {
   Result<uint32_t> DropIdleLayers() override;
   Result<pid_t> BlobServerPid() override;
   Status ReplaceBlobServer() override;
+  Status UpgradeBlobServer(const std::string& program) override;
   Status Shutdown() override;
 
  private:
@@ -329,6 +330,13 @@ Result<pid_t> SocketKeeperClient::BlobServerPid() {
 
 Status SocketKeeperClient::ReplaceBlobServer() {
   Result<Answer> answer = Call(Kind::kReplaceBlobServer, {});
+  return answer.ok() ? OkStatus() : answer.status();
+}
+
+Status SocketKeeperClient::UpgradeBlobServer(const std::string& program) {
+  WireWriter body;
+  body.PutBytes(program);
+  Result<Answer> answer = Call(Kind::kUpgradeBlobServer, body.data());
   return answer.ok() ? OkStatus() : answer.status();
 }
 

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/io.h"
 #include "imagefs/blob_map.h"
 #include "imagefs/cache_layout.h"
@@ -110,6 +112,44 @@ TEST_F(KeeperLazyTest, TheBlobServerMayDieWhileAContainerReads) {
   read = true;
   killer.join();
   EXPECT_GE(killed, 1);
+}
+
+// Nobody tells the keeper: it has to notice.
+TEST_F(KeeperLazyTest, AServerThatHangsIsReplacedAndReadersGoOn) {
+  PublishData();
+  ASSERT_FALSE(HasFatalFailure());
+  Result<Box> box = Create(Spec("hang"));
+  ASSERT_TRUE(box.ok()) << box.status().ToString();
+  Result<pid_t> pid = client_->BlobServerPid();
+  ASSERT_TRUE(pid.ok());
+  Result<Process> server = Process::Open(*pid);
+  ASSERT_TRUE(server.ok() && server->Kill(SIGSTOP).ok());
+  const int64_t start = Clock::System().MonotonicNanos();
+  EXPECT_EQ(Ask(*box, "sum /big"), sum_);
+  EXPECT_LT(Clock::System().MonotonicNanos() - start, 15'000'000'000);
+  EXPECT_TRUE(server->WaitExit(10'000).ok());
+  Result<pid_t> next = client_->BlobServerPid();
+  ASSERT_TRUE(next.ok());
+  EXPECT_NE(*next, *pid);
+}
+
+TEST_F(KeeperLazyTest, AnUpgradeRunsTheNewProgramAndReadersGoOn) {
+  PublishData();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(client_->UpgradeBlobServer(temp_->path() + "/missing").code(), Code::kNotFound);
+  EXPECT_EQ(client_->UpgradeBlobServer("relative").code(), Code::kInvalidArgument);
+  const std::string upgraded = temp_->path() + "/esker-imagefs-2";
+  std::filesystem::copy(options_.binary_directory + "/esker-imagefs", upgraded);
+  Result<Box> box = Create(Spec("upgrade"));
+  ASSERT_TRUE(box.ok()) << box.status().ToString();
+  Result<pid_t> before = client_->BlobServerPid();
+  ASSERT_TRUE(before.ok());
+  std::thread reader([&] { EXPECT_EQ(Ask(*box, "sum /big"), sum_); });
+  EXPECT_TRUE(client_->UpgradeBlobServer(upgraded).ok());
+  reader.join();
+  Result<pid_t> after = client_->BlobServerPid();
+  while (!after.ok() || *after == *before) after = client_->BlobServerPid();
+  EXPECT_EQ(std::filesystem::read_symlink("/proc/" + std::to_string(*after) + "/exe"), upgraded);
 }
 
 }  // namespace

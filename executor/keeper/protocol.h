@@ -31,6 +31,7 @@ enum class Kind : uint8_t {
   kBlobServerPid = 6,
   kReplaceBlobServer = 7,
   kShutdown = 8,
+  kUpgradeBlobServer = 9,
   kReply = 100,
   kEnded = 101,
 };

@@ -95,6 +95,12 @@ class KeeperClient {
   virtual Status ReplaceBlobServer() {
     return UnimplementedError("this client cannot replace the blob server");
   }
+  // The same, and from now on the server is started from `program` (an absolute path). The old one
+  // goes on when the new one cannot be executed.
+  virtual Status UpgradeBlobServer(const std::string& program) {
+    (void)program;
+    return UnimplementedError("this client cannot upgrade the blob server");
+  }
   // Ends the keeper: FAILED_PRECONDITION while containers live. Returns when it is gone.
   virtual Status Shutdown() = 0;
 };
