@@ -203,21 +203,26 @@ Status Store::RemovePack(const PackId& id) {
   return OkStatus();
 }
 
-Status Store::SweepTemporaries(int64_t older_than_seconds) {
+Result<int64_t> Store::StoreSeconds() {
   // Clocks of machines differ: the store's own clock is what a file made there just now shows.
   ESKER_ASSIGN_OR_RETURN(Temporary probe, NewTemporary());
   struct stat now;
   int failed = ::fstat(probe.fd.get(), &now);
-  Status stat_status = failed ? ErrnoError("stat a new file in " + path_ + "/tmp") : OkStatus();
+  Status status = failed ? ErrnoError("stat a new file in " + path_ + "/tmp") : OkStatus();
   ESKER_RETURN_IF_ERROR(DiscardTemporary(std::move(probe)));
-  ESKER_RETURN_IF_ERROR(stat_status);
+  ESKER_RETURN_IF_ERROR(status);
+  return int64_t{now.st_mtim.tv_sec};
+}
+
+Status Store::SweepTemporaries(int64_t older_than_seconds) {
+  ESKER_ASSIGN_OR_RETURN(int64_t now, StoreSeconds());
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> names,
                          store_internal::ListAt(root_.get(), "tmp"));
   for (const std::string& name : names) {
     std::string path = "tmp/" + name;
     struct stat status;
     if (::fstatat(root_.get(), path.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (now.st_mtim.tv_sec - status.st_mtim.tv_sec < older_than_seconds) continue;
+    if (now - status.st_mtim.tv_sec < older_than_seconds) continue;
     if (::unlinkat(root_.get(), path.c_str(), 0) != 0 && errno != ENOENT) {
       return ErrnoError("remove " + path_ + "/" + path);
     }

@@ -23,6 +23,7 @@ namespace {
 using store_internal::LinkOutcome;
 
 constexpr std::string_view kRecordMagic = "ESKRREC1";
+constexpr std::string_view kAliveSpace = "alive";
 constexpr size_t kMaxRecordContent = store_internal::kMaxRecordBytes - 4096;
 constexpr size_t kMaxFileName = 255;
 
@@ -260,6 +261,60 @@ Status Store::CheckOwnership(uint64_t epoch) const {
   return FailedPreconditionError(
       "store " + path_ + " is owned by " + (claimant.ok() ? *claimant : "an unreadable claim") +
       " since epoch " + std::to_string(newest) + "; ours was " + std::to_string(epoch));
+}
+
+Status Store::BeatOwner(uint64_t epoch, uint64_t beat) {
+  const std::string name = std::to_string(epoch);
+  ESKER_RETURN_IF_ERROR(PublishRecord(kAliveSpace, name, beat, "alive\n"));
+  ESKER_ASSIGN_OR_RETURN(std::string directory, RecordDirectory(kAliveSpace, name));
+  ESKER_ASSIGN_OR_RETURN(std::vector<uint64_t> beats, ListNumbers(root_.get(), directory));
+  for (uint64_t old : beats) {
+    if (old >= beat) continue;
+    std::string path = directory + "/" + std::to_string(old);
+    if (::unlinkat(root_.get(), path.c_str(), 0) != 0 && errno != ENOENT) {
+      return ErrnoError("remove " + path_ + "/" + path);
+    }
+  }
+  return OkStatus();
+}
+
+Status Store::ReleaseOwner(uint64_t epoch) {
+  return RemoveRecords(kAliveSpace, std::to_string(epoch));
+}
+
+Result<std::vector<uint64_t>> Store::ListAliveOwners() const {
+  ESKER_ASSIGN_OR_RETURN(std::vector<std::string> names, ListRecordNames(kAliveSpace));
+  std::vector<uint64_t> epochs;
+  for (const std::string& name : names) {
+    if (std::optional<uint64_t> epoch = ParseNumber(name)) epochs.push_back(*epoch);
+  }
+  return epochs;
+}
+
+Result<std::optional<Store::Owner>> Store::FindOwner() {
+  Result<std::vector<uint64_t>> epochs = ListNumbers(root_.get(), "owner");
+  if (!epochs.ok()) return std::move(epochs).status().Wrap("find the owner of store " + path_);
+  if (epochs->empty()) return std::optional<Owner>();
+  Owner owner;
+  owner.epoch = epochs->back();
+  Result<std::string> claimant = ReadRecord(root_.get(), "owner/" + std::to_string(owner.epoch));
+  owner.claimant = claimant.ok() ? *claimant : "(an unreadable claim)";
+  ESKER_ASSIGN_OR_RETURN(std::string directory,
+                         RecordDirectory(kAliveSpace, std::to_string(owner.epoch)));
+  Result<std::vector<uint64_t>> beats = ListNumbers(root_.get(), directory);
+  if (!beats.ok() && beats.status().code() != Code::kNotFound) return std::move(beats).status();
+  if (!beats.ok() || beats->empty()) return std::optional<Owner>(std::move(owner));
+  ESKER_ASSIGN_OR_RETURN(const int64_t now, StoreSeconds());
+  // The newest may be gone when it is looked at, for a newer one: then it is alive.
+  owner.silent_seconds = 0;
+  struct stat status;
+  std::string newest = directory + "/" + std::to_string(beats->back());
+  if (::fstatat(root_.get(), newest.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+    owner.silent_seconds = std::max<int64_t>(0, now - status.st_mtim.tv_sec);
+  } else if (errno != ENOENT) {
+    return ErrnoError("stat " + path_ + "/" + newest);
+  }
+  return std::optional<Owner>(std::move(owner));
 }
 
 }  // namespace esker

@@ -19,6 +19,7 @@ uint64_t IndexImpl::OldestImportLocked() const {
 IndexImpl::View IndexImpl::TakeView() {
   std::unique_lock state(state_mutex_);
   touched_.emplace();
+  collected_ = true;
   for (const auto& [pack, count] : pins_) touched_->insert(pack);
   return View{
       db_->NewCursor(Family::kImages), {leases_.begin(), leases_.end()}, OldestImportLocked()};
@@ -34,6 +35,7 @@ Result<GcReport> IndexImpl::CollectGarbage(const GcOptions& options) {
           "garbage collection: nodes have not taken their leases again since the index started");
     }
   }
+  if (gc_guard_) ESKER_RETURN_IF_ERROR(gc_guard_(options));
   {
     std::lock_guard catalogue(catalogue_mutex_);
     ESKER_RETURN_IF_ERROR(BeginChange());

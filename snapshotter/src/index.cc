@@ -42,7 +42,12 @@ IndexImpl::IndexImpl(Store& store, const IndexOptions& options, UniqueFd lock,
 IndexImpl::~IndexImpl() = default;
 
 Status IndexImpl::Start(const IndexOptions& options) {
-  ESKER_ASSIGN_OR_RETURN(epoch_, store_.ClaimOwnership(options.claimant));
+  if (options.beat_ns > 0) {
+    ESKER_ASSIGN_OR_RETURN(ownership_, Ownership::Claim(store_, options));
+    epoch_ = ownership_->epoch();
+  } else {
+    ESKER_ASSIGN_OR_RETURN(epoch_, store_.ClaimOwnership(options.claimant));
+  }
   Database::Batch batch(*db_);
   batch.Put(Family::kMeta, "epoch", std::to_string(epoch_));
   ESKER_RETURN_IF_ERROR(db_->Write(batch));
@@ -54,6 +59,8 @@ Status IndexImpl::Start(const IndexOptions& options) {
   }
   return OkStatus();
 }
+
+Status IndexImpl::CheckServing() { return ownership_ ? ownership_->Check() : OkStatus(); }
 
 Result<Index::Stats> IndexImpl::GetStats() {
   std::shared_lock gate(gate_);

@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "database.h"
 #include "entries.h"
+#include "ownership.h"
 #include "records.h"
 #include "snapshotter/index.h"
 
@@ -51,10 +52,12 @@ class IndexImpl final : public Index {
   Status DeleteTag(const std::string& name) override;
   Result<std::unique_ptr<Lease>> LeaseImage(const ImageId& id, const std::string& holder) override;
   void EnableGc() override;
+  void GuardGc(std::function<Status(const GcOptions&)> guard) override;
   Result<GcReport> CollectGarbage(const GcOptions& options) override;
   Result<RebuildReport> Rebuild(
       const std::function<void(uint64_t done, uint64_t total)>& on_progress) override;
   Result<Stats> GetStats() override;
+  Status CheckServing() override;
 
  private:
   friend class ImportSessionImpl;
@@ -242,6 +245,9 @@ class IndexImpl final : public Index {
   std::set<std::string> claimed_layers_;
   std::optional<PackSet> touched_;  // packs used since the running collection began
   bool gc_enabled_ = false;
+  bool collected_ = false;  // a collection has begun since the start
+  std::function<Status(const GcOptions&)> gc_guard_;
+  std::unique_ptr<Ownership> ownership_;  // with beats only; ends before all the above
 };
 
 // Pins of packs, dropped together. Not thread-safe by itself.

@@ -17,6 +17,8 @@ constexpr int kRegisterAttempts = 3;
 
 Status IndexImpl::RegisterPack(const PackWriter::Published& pack) {
   std::shared_lock gate(gate_);
+  // What is acknowledged here must be known to whoever owns the store.
+  ESKER_RETURN_IF_ERROR(CheckOwner());
   return RegisterFooter(pack.id, pack.footer).Wrap("index pack " + pack.id.ToHex());
 }
 

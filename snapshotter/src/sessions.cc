@@ -102,6 +102,10 @@ class ImportSessionImpl final : public ImportSession {
     return first != nullptr;
   }
 
+  Status RegisterPack(const PackWriter::Published& pack) override {
+    return index_.RegisterPack(pack);
+  }
+
   Result<std::optional<ImageLayer>> UseLayer(const std::string& diff_id) override {
     std::shared_lock gate(index_.gate_);
     return index_.UseLayer(diff_id, pins_);
@@ -182,7 +186,10 @@ Result<std::unique_ptr<Lease>> IndexImpl::LeaseImage(const ImageId& id, const st
   // it sees the lease, or it sees the image alive.
   std::unique_lock state(state_mutex_);
   ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> image, FindImage(id));
-  if (!image) {
+  // A deleted one is still whole while somebody holds it; and before the first collection since the
+  // start, since then nothing went that a holder from before had.
+  const bool still_whole = leases_.contains(id) || (!collected_ && image_known_deleted(id));
+  if (!image && !still_whole) {
     return NotFoundError("lease for " + holder + ": there is no image " + id.ToHex());
   }
   leases_.insert(id);
@@ -192,6 +199,10 @@ Result<std::unique_ptr<Lease>> IndexImpl::LeaseImage(const ImageId& id, const st
 void IndexImpl::EnableGc() {
   std::unique_lock state(state_mutex_);
   gc_enabled_ = true;
+}
+
+void IndexImpl::GuardGc(std::function<Status(const GcOptions&)> guard) {
+  gc_guard_ = std::move(guard);
 }
 
 }  // namespace esker

@@ -31,6 +31,16 @@ class ChunkLookup {
  public:
   virtual ~ChunkLookup() = default;
   virtual Result<bool> HasChunk(const ChunkRef& chunk) = 0;
+  // The same for many, in their order: one round trip where the index is another process.
+  virtual Result<std::vector<bool>> HasChunks(std::span<const ChunkRef> chunks) {
+    std::vector<bool> known;
+    known.reserve(chunks.size());
+    for (const ChunkRef& chunk : chunks) {
+      ESKER_ASSIGN_OR_RETURN(bool has, HasChunk(chunk));
+      known.push_back(has);
+    }
+    return known;
+  }
 };
 
 struct ImportProgress {

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,12 +76,28 @@ class Store {
   Result<uint64_t> ClaimOwnership(std::string_view claimant);
   // OK while no higher epoch exists; FAILED_PRECONDITION naming the new owner otherwise.
   Status CheckOwnership(uint64_t epoch) const;
+  // A sign of life of the owner: record <beat> of alive/<epoch>; earlier ones go. Beats count up.
+  Status BeatOwner(uint64_t epoch, uint64_t beat);
+  Status ReleaseOwner(uint64_t epoch);  // it is not alive any more
+  struct Owner {
+    uint64_t epoch = 0;
+    std::string claimant;
+    // Since its last sign of life, by the clock of the store's file system; nothing when it released
+    // the store, or never gave a sign.
+    std::optional<int64_t> silent_seconds;
+  };
+  // Epochs whose owner gave signs of life and did not release the store.
+  Result<std::vector<uint64_t>> ListAliveOwners() const;
+  Result<std::optional<Owner>> FindOwner();  // nothing if the store never had one
 
  private:
   Store(std::string path, UniqueFd root) : path_(std::move(path)), root_(std::move(root)) {}
 
   std::string path_;
   UniqueFd root_;  // everything is opened relative to it
+  // The time at which a file made just now was made.
+  Result<int64_t> StoreSeconds();
+
   // Pack directories whose own name this process has made durable.
   std::array<std::atomic<bool>, 256> prefix_durable_{};
 };

@@ -56,6 +56,7 @@ struct GcReport {
 struct GcOptions {
   // How long a condemned pack stays readable: one lease time plus the store's staleness bound.
   int64_t grace_ns = 0;
+  std::string caller;  // the node that asks, "" for the index's own process
 };
 
 struct RebuildReport {
@@ -68,6 +69,12 @@ struct IndexOptions {
   std::string claimant;    // who we are, for the owner record
   Clock* clock = nullptr;  // nullptr: the system's
   std::function<void(uint64_t done, uint64_t total)> on_progress;  // of the start's reconciliation
+  // How often the owner says in the store that it is alive, and looks whether it still owns it. 0:
+  // never, and no look at whether the store has a living owner.
+  int64_t beat_ns = 0;
+  // A new name may appear that much later on another machine.
+  int64_t staleness_ns = 30'000'000'000;
+  bool take_over = false;  // also from an owner that is alive
 };
 
 // Keeps what it covers alive; released on destruction. Sandboxes hold one on their image, imports
@@ -90,12 +97,18 @@ class ImportSession : public ChunkLookup {
   // result is destroyed. `cancelled` (may be empty) is polled; true ends with CANCELLED.
   virtual Result<std::unique_ptr<Lease>> ClaimLayer(const std::string& diff_id,
                                                     const std::function<bool()>& cancelled) = 0;
+  // As Index::RegisterPack, for a pack that was written with this session's answers. ABORTED also
+  // when the session was lost (the index is another process, and started again or heard nothing of
+  // us for too long): what the pack counts on may be gone, import again.
+  virtual Status RegisterPack(const PackWriter::Published& pack) = 0;
 };
 
 class Index {
  public:
   // Claims the store (owner epoch), opens or creates the database, reconciles it with the store.
-  // FAILED_PRECONDITION: another process has this database open. `store` must outlive the index.
+  // FAILED_PRECONDITION: another process has this database open, or (with beats) the store has an
+  // owner elsewhere that was alive a moment ago. With `take_over` that one is fenced; this waits
+  // for the staleness bound, so that it knows. `store` must outlive the index.
   static Result<std::unique_ptr<Index>> Open(Store& store, const IndexOptions& options);
   virtual ~Index() = default;
 
@@ -137,12 +150,15 @@ class Index {
   // --- leases and garbage collection ----------------------------------------------------------
   // NOT_FOUND if the image does not exist any more. The lease keeps its blobs, in every pack that
   // holds a part of them, even when the image is deleted meanwhile. Leases live in memory: holders
-  // take them again after a restart, before EnableGc().
+  // take them again after a restart, before EnableGc(); also that of an image that was deleted, as
+  // long as another lease is on it or nothing was collected since the index started.
   virtual Result<std::unique_ptr<Lease>> LeaseImage(const ImageId& id,
                                                     const std::string& holder) = 0;
   // Garbage collection refuses (FAILED_PRECONDITION) until this was called: nodes call it when they
   // hold their leases again.
   virtual void EnableGc() = 0;
+  // Asked at the beginning of each collection; an error is its answer. Call it before EnableGc().
+  virtual void GuardGc(std::function<Status(const GcOptions&)> guard) = 0;
   // Mark from live images and leases, sweep whole packs. Runs beside imports and creates; one at a
   // time. FAILED_PRECONDITION too while a pack of the store cannot be read: what it refers to would
   // be taken for unused.
@@ -158,6 +174,9 @@ class Index {
     uint64_t packs = 0, chunks = 0, blobs = 0, images = 0, tags = 0, store_bytes = 0;
   };
   virtual Result<Stats> GetStats() = 0;
+  // FAILED_PRECONDITION once another index has taken the store over: nothing is changed from here
+  // any more, and what is answered may be out of date. Knows as of the last beat.
+  virtual Status CheckServing() = 0;
 };
 
 // Parses "[@project/]name[:tag]": repository path of [a-z0-9._/-] and tag of [A-Za-z0-9._-]; gives
