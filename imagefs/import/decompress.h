@@ -12,4 +12,7 @@ namespace esker::import_internal {
 // outlive the result; reading to the end may leave trailing bytes of the source unread.
 Result<std::unique_ptr<ByteSource>> Decompress(ByteSource& source);
 
+// Whether Decompress would decompress it; takes the first bytes of the source.
+Result<bool> IsCompressed(ByteSource& source);
+
 }  // namespace esker::import_internal

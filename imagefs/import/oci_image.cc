@@ -69,6 +69,7 @@ using import_internal::Json;
 
 constexpr size_t kMaxLayers = 500;
 constexpr size_t kMaxItems = 10'000;
+constexpr size_t kMaxMoreBytes = 1u << 20;
 
 Result<std::vector<std::string>> GetStrings(const Json& object, const char* key) {
   ESKER_ASSIGN_OR_RETURN(const Json* list, import_internal::GetArray(object, key, "image config"));
@@ -114,6 +115,29 @@ Status ReadRunConfig(const Json& json, ImageConfig& config) {
     if (config.volumes.size() > kMaxItems) return InvalidArgumentError("too many volumes");
   }
   return OkStatus();
+}
+
+// What the config holds beyond the members that ImageConfig has.
+Result<std::string> ReadMore(std::string_view config_json) {
+  ESKER_ASSIGN_OR_RETURN(std::string whole, CanonicalJsonObject(config_json));
+  ESKER_ASSIGN_OR_RETURN(Json more, import_internal::ParseJsonObject(whole, "image config"));
+  for (const char* key : {"architecture", "os", "rootfs"}) more.erase(key);
+  if (auto run = more.find("config"); run != more.end() && run->is_object()) {
+    for (const char* key :
+         {"Env", "User", "WorkingDir", "Entrypoint", "Cmd", "Labels", "StopSignal", "Volumes"}) {
+      run->erase(key);
+    }
+    std::erase_if(run->get_ref<Json::object_t&>(),
+                  [](const auto& m) { return m.second.is_null(); });
+    if (run->empty()) more.erase("config");
+  }
+  std::erase_if(more.get_ref<Json::object_t&>(), [](const auto& m) { return m.second.is_null(); });
+  if (more.empty()) return std::string();
+  std::string text = more.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() <= kMaxMoreBytes) return text;
+  return InvalidArgumentError("image config: " + std::to_string(text.size()) +
+                              " bytes of history and the like, more than " +
+                              std::to_string(kMaxMoreBytes));
 }
 
 Result<std::vector<std::string>> ReadDiffIds(const Json& json) {
@@ -169,6 +193,9 @@ Result<OciImage> ParseOciImage(std::string_view manifest_json, std::string_view 
                          import_internal::GetString(config, "architecture", "image config"));
   ESKER_ASSIGN_OR_RETURN(image.config.os, import_internal::GetString(config, "os", "image config"));
   ESKER_RETURN_IF_ERROR(ReadRunConfig(config, image.config));
+  Result<std::string> more = ReadMore(config_json);
+  if (!more.ok()) return std::move(more).status().Wrap("image config");
+  image.config.more = std::move(*more);
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> diff_ids, ReadDiffIds(config));
   ESKER_ASSIGN_OR_RETURN(const Json* layers,
                          import_internal::GetArray(manifest, "layers", "image manifest"));

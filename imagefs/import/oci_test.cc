@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "imagefs/image_archive.h"
 #include "testing/import_fixture.h"
 
 namespace esker {
@@ -110,9 +111,9 @@ class OciLayoutTest : public ImportTest {
     std::ofstream(layout_ + "/index.json")
         << R"({"schemaVersion":2,"manifests":[)" << descriptors << "]}";
   }
-  Result<std::unique_ptr<OciLayout>> Open(std::string_view tag,
-                                          std::string_view platform = "linux/amd64") {
-    return OciLayout::Open(layout_, tag, platform);
+  Result<std::unique_ptr<ImageArchive>> Open(std::string_view tag,
+                                             std::string_view platform = "linux/amd64") {
+    return ImageArchive::OpenOciLayout(layout_, tag, {.platform = std::string(platform)});
   }
   std::string layout_;
 };
@@ -123,7 +124,7 @@ TEST_F(OciLayoutTest, PicksTagsAndPlatforms) {
       AddBlob(R"({"schemaVersion":2,"manifests":[)" + Descriptor(AddBlob("{}"), "", "unknown") +
               "," + Descriptor(arm, "", "arm64") + "," + Descriptor(two, "", "amd64") + "]}");
   SetIndex(Descriptor(one, "1.0") + "," + Descriptor(index, "multi", "", true));
-  Result<std::unique_ptr<OciLayout>> layout = Open("1.0");
+  Result<std::unique_ptr<ImageArchive>> layout = Open("1.0");
   ASSERT_TRUE(layout.ok()) << layout.status().ToString();
   EXPECT_EQ((*layout)->image().manifest_digest, one);
   layout = Open("multi");
@@ -148,21 +149,23 @@ TEST_F(OciLayoutTest, PicksTagsAndPlatforms) {
 TEST_F(OciLayoutTest, LayersAreOpenedAndImported) {
   const std::string tar(1024, '\0');
   SetIndex(Descriptor(AddImage(tar), "t"));
-  Result<std::unique_ptr<OciLayout>> layout = Open("t");
+  Result<std::unique_ptr<ImageArchive>> layout = Open("t");
   ASSERT_TRUE(layout.ok()) << layout.status().ToString();
   const OciLayer& layer = (*layout)->image().layers[0];
-  Result<UniqueFd> fd = (*layout)->OpenBlob(layer.digest);
-  ASSERT_TRUE(fd.ok()) << fd.status().ToString();
+  Result<std::unique_ptr<ByteSource>> source = (*layout)->OpenLayer(0);
+  ASSERT_TRUE(source.ok()) << source.status().ToString();
   ImportOptions options;
   options.expected_digest = layer.digest;
   options.expected_diff_id = layer.diff_id;
-  Result<ImportedLayer> imported = ImportTar(*FdSource(fd->get()), *store_, lookup_, options);
+  Result<ImportedLayer> imported = ImportTar(**source, *store_, lookup_, options);
   EXPECT_TRUE(imported.ok()) << imported.status().ToString();
 }
 
 TEST_F(OciLayoutTest, BrokenAndHostileLayoutsAreTypedErrors) {
-  ESKER_EXPECT_CODE(OciLayout::Open(dir_->path() + "/none", "").status(), Code::kNotFound);
-  ESKER_EXPECT_CODE(OciLayout::Open(dir_->path(), "").status(), Code::kInvalidArgument);
+  ESKER_EXPECT_CODE(ImageArchive::OpenOciLayout(dir_->path() + "/none", "", {}).status(),
+                    Code::kNotFound);
+  ESKER_EXPECT_CODE(ImageArchive::OpenOciLayout(dir_->path(), "", {}).status(),
+                    Code::kInvalidArgument);
   ESKER_EXPECT_CODE(Open("t").status(), Code::kNotFound);  // no index.json
   SetIndex("");
   ESKER_EXPECT_CODE(Open("t").status(), Code::kNotFound);

@@ -11,11 +11,21 @@ using Json = nlohmann::json;
 constexpr size_t kMaxJsonBytes = 4u << 20;
 constexpr size_t kMaxLayers = 500;
 constexpr size_t kMaxListItems = 10'000;
+constexpr int kMaxDepth = 64;
 constexpr std::string_view kSha256Prefix = "sha256:";
 
 // What is not UTF-8 cannot be said in JSON: it becomes U+FFFD rather than an exception.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool DepthIsBelow(const Json& json, int limit) {
+  if (!json.is_structured()) return true;
+  if (limit == 0) return false;
+  for (const Json& item : json) {
+    if (!DepthIsBelow(item, limit - 1)) return false;
+  }
+  return true;
 }
 
 Json LayerToJson(const ImageLayer& layer) {
@@ -28,16 +38,21 @@ Json LayerToJson(const ImageLayer& layer) {
 }
 
 Json ConfigToJson(const ImageConfig& config) {
-  return {{"architecture", config.architecture},
-          {"cmd", config.cmd},
-          {"entrypoint", config.entrypoint},
-          {"env", config.env},
-          {"labels", config.labels},
-          {"os", config.os},
-          {"stop_signal", config.stop_signal},
-          {"user", config.user},
-          {"volumes", config.volumes},
-          {"working_dir", config.working_dir}};
+  Json json = {{"architecture", config.architecture},
+               {"cmd", config.cmd},
+               {"entrypoint", config.entrypoint},
+               {"env", config.env},
+               {"labels", config.labels},
+               {"os", config.os},
+               {"stop_signal", config.stop_signal},
+               {"user", config.user},
+               {"volumes", config.volumes},
+               {"working_dir", config.working_dir}};
+  // Absent when empty, as in manifests from before it existed.
+  if (!config.more.empty()) {
+    json["more"] = Json::parse(config.more, nullptr, /*allow_exceptions=*/false);
+  }
+  return json;
 }
 
 // Takes the members of one object by name and type. The first thing that is wrong is kept; Finish
@@ -165,6 +180,14 @@ Result<ImageConfig> ConfigFromJson(const Json& json) {
   in.Get("user", config.user);
   in.Get("volumes", config.volumes);
   in.Get("working_dir", config.working_dir);
+  if (json.is_object() && json.contains("more")) {
+    const Json* more = in.Find("more");
+    if (more != nullptr && (!more->is_object() || !DepthIsBelow(*more, kMaxDepth))) {
+      in.Fail("more is not an object of bounded depth");
+    } else if (more != nullptr) {
+      config.more = Dump(*more);
+    }
+  }
   ESKER_RETURN_IF_ERROR(in.Finish());
   return config;
 }
@@ -196,6 +219,15 @@ Status LayersFromJson(const Json& json, std::vector<ImageLayer>& layers) {
 }
 
 }  // namespace
+
+Result<std::string> CanonicalJsonObject(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return InvalidArgumentError("not a JSON object");
+  if (!DepthIsBelow(json, kMaxDepth)) {
+    return InvalidArgumentError("JSON of more than " + std::to_string(kMaxDepth) + " levels");
+  }
+  return Dump(json);
+}
 
 std::string Manifest::ToJson() const {
   Json layer_list = Json::array();

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+
 #include "base/io.h"
 #include "base/process.h"
 
@@ -32,29 +34,20 @@ class OwnedSource final : public ByteSource {
   std::string what_;
 };
 
-class OciSource final : public PushSource {
+class ArchiveSource final : public PushSource {
  public:
-  explicit OciSource(std::unique_ptr<OciLayout> layout) : layout_(std::move(layout)) {}
+  explicit ArchiveSource(std::unique_ptr<ImageArchive> archive) : archive_(std::move(archive)) {}
   void FillBegin(v1::PushRequest::Begin* begin) const override {
-    begin->set_manifest_json(layout_->manifest_json());
-    begin->set_config_json(layout_->config_json());
+    begin->set_manifest_json(archive_->manifest_json());
+    begin->set_config_json(archive_->config_json());
   }
   Result<std::unique_ptr<ByteSource>> OpenLayer(uint32_t layer) override {
-    if (layer >= layout_->image().layers.size()) {
-      return InvalidArgumentError("the server asked for layer " + std::to_string(layer) +
-                                  ", which the image does not have");
-    }
-    const std::string& digest = layout_->image().layers[layer].digest;
-    ESKER_ASSIGN_OR_RETURN(UniqueFd fd, layout_->OpenBlob(digest));
-    return std::unique_ptr<ByteSource>(
-        std::make_unique<OwnedSource>(std::move(fd), Process(), digest));
+    return archive_->OpenLayer(layer);
   }
-  uint64_t LayerBytes(uint32_t layer) const override {
-    return layer < layout_->image().layers.size() ? layout_->image().layers[layer].size : 0;
-  }
+  uint64_t LayerBytes(uint32_t layer) const override { return archive_->LayerBytes(layer); }
 
  private:
-  std::unique_ptr<OciLayout> layout_;
+  std::unique_ptr<ImageArchive> archive_;
 };
 
 class TarSource final : public PushSource {
@@ -94,16 +87,16 @@ class DirectorySource final : public PushSource {
   std::string path_;
 };
 
-Result<std::unique_ptr<PushSource>> OpenOci(const std::string& rest, const std::string& platform) {
-  std::string path = rest, tag;
-  // A colon after the last slash begins the tag.
-  size_t colon = rest.rfind(':');
-  if (colon != std::string::npos && rest.find('/', colon) == std::string::npos) {
-    path = rest.substr(0, colon);
-    tag = rest.substr(colon + 1);
-  }
-  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<OciLayout> layout, OciLayout::Open(path, tag, platform));
-  return std::unique_ptr<PushSource>(std::make_unique<OciSource>(std::move(layout)));
+using OpenArchive = Result<std::unique_ptr<ImageArchive>> (*)(const std::string& path,
+                                                              std::string_view name,
+                                                              const ArchiveOptions& options);
+
+Result<std::unique_ptr<PushSource>> OpenImage(OpenArchive open, const std::string& rest,
+                                              const ArchiveOptions& options) {
+  const PathAndName split = SplitPathAndName(rest);
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<ImageArchive> archive,
+                         open(split.path, split.name, options));
+  return std::unique_ptr<PushSource>(std::make_unique<ArchiveSource>(std::move(archive)));
 }
 
 Result<std::unique_ptr<PushSource>> OpenTar(const std::string& path) {
@@ -121,18 +114,44 @@ Result<std::unique_ptr<PushSource>> OpenDirectory(const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<PushSource>> PushSource::Open(const std::string& reference,
-                                                     const std::string& platform) {
-  size_t colon = reference.find(':');
-  std::string kind = reference.substr(0, colon);
-  std::string rest = colon == std::string::npos ? "" : reference.substr(colon + 1);
-  if (rest.empty() || (kind != "oci" && kind != "tar" && kind != "dir")) {
-    return InvalidArgumentError("cannot push from " + reference +
-                                ": want oci:PATH[:TAG], tar:FILE or dir:PATH");
+void AddArchiveOptions(CLI::App* verb, ArchiveOptions& options) {
+  verb->add_option("--platform", options.platform,
+                   "os/arch[/variant] of a multi-platform image (default: this machine's)");
+  verb->add_option(
+      "--tmp-dir", options.temporary_directory,
+      "where a compressed or piped archive goes meanwhile (default: $TMPDIR, /var/tmp)");
+  verb->add_option_function<uint64_t>(
+      "--tmp-max-gb", [&options](uint64_t gb) { options.max_temporary_bytes = gb << 30; },
+      "how much of that it may take (default 64)");
+}
+
+PathAndName SplitPathAndName(const std::string& text) {
+  if (PathExists(text)) return {text, ""};
+  for (size_t colon = text.find(':'); colon != std::string::npos;
+       colon = text.find(':', colon + 1)) {
+    if (colon > 0 && PathExists(text.substr(0, colon))) {
+      return {text.substr(0, colon), text.substr(colon + 1)};
+    }
   }
-  if (kind == "oci") return OpenOci(rest, platform);
-  if (kind == "tar") return OpenTar(rest);
-  return OpenDirectory(rest);
+  // It will fail, or is to be made: a colon after the last slash begins the name.
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || text.find('/', colon) != std::string::npos) return {text, ""};
+  return {text.substr(0, colon), text.substr(colon + 1)};
+}
+
+Result<std::unique_ptr<PushSource>> PushSource::Open(const std::string& reference,
+                                                     const ArchiveOptions& options) {
+  const size_t colon = reference.find(':');
+  const std::string kind = reference.substr(0, colon);
+  const std::string rest = colon == std::string::npos ? "" : reference.substr(colon + 1);
+  if (!rest.empty()) {
+    if (kind == "oci") return OpenImage(&ImageArchive::OpenOciLayout, rest, options);
+    if (kind == "oci-archive") return OpenImage(&ImageArchive::OpenOciArchive, rest, options);
+    if (kind == "docker-archive") return OpenImage(&ImageArchive::OpenDockerArchive, rest, options);
+    if (kind == "tar") return OpenTar(rest);
+    if (kind == "dir") return OpenDirectory(rest);
+  }
+  return InvalidArgumentError("cannot push from " + reference + ": want " + kPushSources);
 }
 
 }  // namespace esker::cli

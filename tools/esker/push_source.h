@@ -1,4 +1,4 @@
-// Where a push comes from: an OCI layout, a tar file or a directory of the client's machine.
+// Where a push comes from: an image archive, a tar file or a directory of the client's machine.
 #pragma once
 
 #include <memory>
@@ -6,15 +6,37 @@
 
 #include "base/status.h"
 #include "esker/v1/image.pb.h"
+#include "imagefs/image_archive.h"
 #include "imagefs/import.h"
+
+namespace CLI {
+class App;
+}
 
 namespace esker::cli {
 
+inline constexpr const char* kPushSources =
+    "oci:PATH[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME[:TAG]], tar:FILE or "
+    "dir:PATH";
+
+// --platform, --tmp-dir, --tmp-max-gb. `options` must live as long as the application.
+void AddArchiveOptions(CLI::App* verb, ArchiveOptions& options);
+
+// "PATH[:NAME]", where either may have colons: the shortest path that exists counts.
+struct PathAndName {
+  std::string path, name;
+};
+PathAndName SplitPathAndName(const std::string& text);
+
 class PushSource {
  public:
-  // "oci:PATH[:TAG]", "tar:FILE", "dir:PATH".
+  // One of kPushSources.
   static Result<std::unique_ptr<PushSource>> Open(const std::string& reference,
-                                                  const std::string& platform);
+                                                  const ArchiveOptions& options);
+  static Result<std::unique_ptr<PushSource>> Open(const std::string& reference,
+                                                  const std::string& platform) {
+    return Open(reference, ArchiveOptions{.platform = platform});
+  }
   virtual ~PushSource() = default;
   virtual void FillBegin(v1::PushRequest::Begin* begin) const = 0;
   virtual Result<std::unique_ptr<ByteSource>> OpenLayer(uint32_t layer) = 0;

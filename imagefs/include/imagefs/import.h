@@ -80,8 +80,7 @@ Result<ImportedLayer> ImportDirectory(
     int dirfd, DirectoryKind kind, Store& store, ChunkLookup& lookup, const ImportOptions& options,
     const std::function<std::optional<std::string>(const ImageLayer&)>& extra_manifest = nullptr);
 
-// --- OCI layouts
-// ----------------------------------------------------------------------------------
+// --- OCI images (where they lie: imagefs/image_archive.h) -----------------------------------
 struct OciLayer {
   std::string media_type;
   std::string digest;  // "sha256:..."
@@ -95,21 +94,4 @@ struct OciImage {
 };
 // Parses manifest and config bytes (untrusted; digests are checked by the caller that read them).
 Result<OciImage> ParseOciImage(std::string_view manifest_json, std::string_view config_json);
-// Opens an OCI layout directory and picks `tag` ("" if there is just one) and platform
-// ("linux/amd64"). Blobs are opened beneath the layout.
-class OciLayout {
- public:
-  static Result<std::unique_ptr<OciLayout>> Open(const std::string& path, std::string_view tag,
-                                                 std::string_view platform = "linux/amd64");
-  const OciImage& image() const { return image_; }
-  const std::string& manifest_json() const { return manifest_json_; }
-  const std::string& config_json() const { return config_json_; }
-  Result<UniqueFd> OpenBlob(std::string_view digest) const;
-
- private:
-  UniqueFd root_;
-  OciImage image_;
-  std::string manifest_json_, config_json_;
-};
-
 }  // namespace esker

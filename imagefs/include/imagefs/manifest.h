@@ -31,7 +31,14 @@ struct ImageConfig {             // the OCI image config's part that a sandbox u
   std::vector<std::string> volumes;
   std::string architecture;
   std::string os;
+  // What else the OCI image config had (exposed ports, health check, shell, history, author, ...):
+  // it in canonical JSON without the members above and without "rootfs"; "" when nothing is left.
+  std::string more;
 };
+
+// A JSON object of strangers in one spelling: keys sorted, no white space. INVALID_ARGUMENT if it
+// is none, or deeper than 64 levels (what is dumped again must not be deeper than a stack).
+Result<std::string> CanonicalJsonObject(std::string_view text);
 
 struct Manifest {
   static constexpr int kSchema = 1;
