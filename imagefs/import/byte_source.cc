@@ -56,14 +56,7 @@ Result<size_t> HashingSource::Read(void* buffer, size_t size) {
 Result<std::string> HashingSource::Peek(size_t size) {
   if (filled_ == 0) ESKER_RETURN_IF_ERROR(Fill().status());
   if (filled_ == 0) return std::string();
-  // The first read may have given less than what is wanted.
-  Piece& piece = At(filled_ - 1);
-  while (piece.size - position_ < size && piece.size < kPieceBytes) {
-    ESKER_ASSIGN_OR_RETURN(size_t n,
-                           source_.Read(piece.bytes.data() + piece.size, kPieceBytes - piece.size));
-    if (n == 0) break;
-    piece.size += n;
-  }
+  const Piece& piece = At(filled_ - 1);
   return std::string(reinterpret_cast<const char*>(piece.bytes.data()) + position_,
                      std::min(size, piece.size - position_));
 }
@@ -76,7 +69,14 @@ Result<bool> HashingSource::Fill() {
   }
   Piece& piece = At(number);
   piece.bytes.resize(kPieceBytes);
-  ESKER_ASSIGN_OR_RETURN(piece.size, source_.Read(piece.bytes.data(), piece.bytes.size()));
+  piece.size = 0;
+  // A source that gives little at a time must not cost a hand-over each time.
+  while (piece.size < kEnoughBytes) {
+    ESKER_ASSIGN_OR_RETURN(size_t n,
+                           source_.Read(piece.bytes.data() + piece.size, kPieceBytes - piece.size));
+    if (n == 0) break;
+    piece.size += n;
+  }
   if (piece.size == 0) return false;
   position_ = 0;
   // The piece before is not touched any more: it may be hashed.

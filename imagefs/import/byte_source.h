@@ -34,6 +34,7 @@ class HashingSource : public ByteSource {
  private:
   static constexpr size_t kPieces = 4;
   static constexpr size_t kPieceBytes = 256u << 10;
+  static constexpr size_t kEnoughBytes = 64u << 10;
 
   struct Piece {
     std::vector<uint8_t> bytes;

@@ -27,7 +27,7 @@ namespace esker::testing {
 class StoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    Result<TempDir> dir = TempDir::Create();
+    Result<TempDir> dir = TempDir::Create(parent());
     ASSERT_TRUE(dir.ok()) << dir.status().ToString();
     dir_ = std::make_unique<TempDir>(std::move(*dir));
     ESKER_ASSERT_OK(Store::Initialise(path()));
@@ -40,6 +40,8 @@ class StoreTest : public ::testing::Test {
     ASSERT_TRUE(left.ok()) << left.status().ToString();
     EXPECT_TRUE(left->empty()) << left->size() << " temporary files are left";
   }
+  // Where the temporary directory is made; "" is TempDir's own choice.
+  virtual std::string parent() const { return ""; }
   std::string path() const { return dir_->path() + "/store"; }
   std::unique_ptr<Store> Reopen() const {
     Result<std::unique_ptr<Store>> store = Store::Open(path());
