@@ -19,6 +19,7 @@ using import_internal::XattrVerdict;
 constexpr std::string_view kWhiteoutPrefix = ".wh.";
 constexpr std::string_view kWhiteoutMeta = ".wh..wh.";
 constexpr std::string_view kOpaqueName = ".wh..wh..opq";
+constexpr size_t kPeekBytes = 16;  // enough to recognise a compressed stream
 
 // The OCI image specification's layer markers, by the entry's name alone.
 struct Marker {
@@ -158,6 +159,38 @@ Status AddEntry(TarReader& tar, TarEntry& entry, LayerBuilder& builder) {
   return builder.tree().Put(entry.path, std::move(node));
 }
 
+class StringSource : public ByteSource {
+ public:
+  explicit StringSource(std::string_view text) : rest_(text) {}
+  Result<size_t> Read(void* buffer, size_t size) override {
+    const size_t n = rest_.copy(static_cast<char*>(buffer), size);
+    rest_.remove_prefix(n);
+    return n;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+Result<bool> LooksCompressed(HashingSource& raw) {
+  ESKER_ASSIGN_OR_RETURN(const std::string start, raw.Peek(kPeekBytes));
+  StringSource peeked(start);
+  return import_internal::IsCompressed(peeked);
+}
+
+Status AddEntries(ByteSource& plain, const HashingSource& raw, LayerBuilder& builder) {
+  TarReader tar(plain);
+  for (TarEntry entry;;) {
+    ESKER_ASSIGN_OR_RETURN(bool more, tar.Next(entry));
+    if (!more) return OkStatus();
+    ++builder.progress().entries;
+    builder.progress().bytes_read = raw.bytes();
+    ESKER_RETURN_IF_ERROR(builder.Tick());
+    Status status = AddEntry(tar, entry, builder);
+    if (!status.ok()) return std::move(status).Wrap("tar entry \"" + entry.path + "\"");
+  }
+}
+
 }  // namespace
 
 Result<ImportedLayer> ImportTar(ByteSource& source, Store& store, ChunkLookup& lookup,
@@ -165,23 +198,21 @@ Result<ImportedLayer> ImportTar(ByteSource& source, Store& store, ChunkLookup& l
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<LayerBuilder> builder,
                          LayerBuilder::Create(store, lookup, options));
   HashingSource raw(source);
-  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> decompressed,
-                         import_internal::Decompress(raw));
-  HashingSource plain(*decompressed);
-  TarReader tar(plain);
-  for (TarEntry entry;;) {
-    ESKER_ASSIGN_OR_RETURN(bool more, tar.Next(entry));
-    if (!more) break;
-    ++builder->progress().entries;
-    builder->progress().bytes_read = raw.bytes();
-    ESKER_RETURN_IF_ERROR(builder->Tick());
-    Status status = AddEntry(tar, entry, *builder);
-    if (!status.ok()) return std::move(status).Wrap("tar entry \"" + entry.path + "\"");
-  }
+  ESKER_ASSIGN_OR_RETURN(const bool compressed, LooksCompressed(raw));
   ImageLayer layer;
-  // Both streams are read to their ends: what follows the archive belongs to the digests.
-  ESKER_ASSIGN_OR_RETURN(layer.diff_id, plain.DrainAndDigest());
-  ESKER_ASSIGN_OR_RETURN(layer.source_digest, raw.DrainAndDigest());
+  if (compressed) {
+    ESKER_ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> decompressed,
+                           import_internal::Decompress(raw));
+    HashingSource plain(*decompressed);
+    ESKER_RETURN_IF_ERROR(AddEntries(plain, raw, *builder));
+    // Both streams are read to their ends: what follows the archive belongs to the digests.
+    ESKER_ASSIGN_OR_RETURN(layer.diff_id, plain.DrainAndDigest());
+    ESKER_ASSIGN_OR_RETURN(layer.source_digest, raw.DrainAndDigest());
+  } else {
+    ESKER_RETURN_IF_ERROR(AddEntries(raw, raw, *builder));
+    ESKER_ASSIGN_OR_RETURN(layer.diff_id, raw.DrainAndDigest());
+    layer.source_digest = layer.diff_id;
+  }
   builder->progress().bytes_read = raw.bytes();
   ESKER_RETURN_IF_ERROR(import_internal::CheckDigest("the digest of the layer as read",
                                                      options.expected_digest, layer.source_digest));
