@@ -1,7 +1,7 @@
 #include <unordered_map>
 
 #include "image_view.h"
-#include "node_rules.h"
+#include "read_node.h"
 #include "tree_impl.h"
 
 namespace esker::erofs {
@@ -13,7 +13,7 @@ class TreeReader {
 
   Status Run() {
     ESKER_ASSIGN_OR_RETURN(const InodeView root, image_.ReadInode(kRootNid));
-    ESKER_ASSIGN_OR_RETURN(tree_.at(Tree::Impl::kRoot).node, NodeOf(root));
+    ESKER_ASSIGN_OR_RETURN(tree_.at(Tree::Impl::kRoot).node, ReadNode(image_, root));
     pending_.push_back({root, Tree::Impl::kRoot});
     while (!pending_.empty()) {
       const Pending next = pending_.back();
@@ -47,54 +47,13 @@ class TreeReader {
       return OkStatus();
     }
     ESKER_ASSIGN_OR_RETURN(const InodeView inode, image_.ReadInode(entry.nid));
-    ESKER_ASSIGN_OR_RETURN(Node node, NodeOf(inode));
+    ESKER_ASSIGN_OR_RETURN(Node node, ReadNode(image_, inode));
     const InodeId id = tree_.Allocate(std::move(node), /*own=*/true);
     tree_.AddName(directory, entry.name, id);
     if (inode.type == FileType::kDirectory) {
       pending_.push_back({inode, id});
     } else if (inode.nlink > 1) {
       linked_.emplace(entry.nid, id);
-    }
-    return OkStatus();
-  }
-
-  Result<Node> NodeOf(const InodeView& inode) {
-    Node node;
-    node.type = inode.type;
-    node.mode = inode.mode & 07777;
-    node.uid = inode.uid;
-    node.gid = inode.gid;
-    node.mtime_seconds = inode.mtime_seconds;
-    node.mtime_nanos = inode.mtime_nanos;
-    if (inode.type == FileType::kRegular) {
-      node.size = inode.size;
-      ESKER_RETURN_IF_ERROR(ReadExtents(inode, node.extents));
-    } else if (inode.type == FileType::kSymlink) {
-      ESKER_ASSIGN_OR_RETURN(node.symlink_target, image_.ReadSymlink(inode));
-    } else if (IsDevice(inode.type)) {
-      DecodeDevice(inode.device, &node.device_major, &node.device_minor);
-    }
-    ESKER_RETURN_IF_ERROR(
-        image_.ForEachXattr(inode, [&](const std::string& name, std::string_view value) {
-          node.xattrs.emplace(name, value);
-        }));
-    return node;
-  }
-
-  Status ReadExtents(const InodeView& inode, std::vector<Extent>& extents) {
-    const uint64_t chunk_bytes = kBlockSize << inode.chunk_shift;
-    for (uint64_t i = 0; i < inode.chunk_count; ++i) {
-      ESKER_ASSIGN_OR_RETURN(const ChunkIndex index, image_.ReadChunk(inode, i));
-      if (index.block == kNullBlock) continue;
-      const Extent extent{i * chunk_bytes, std::min(chunk_bytes, inode.size - i * chunk_bytes),
-                          index.block * kBlockSize};
-      if (!extents.empty() &&
-          extents.back().file_offset + extents.back().length == extent.file_offset &&
-          extents.back().device_offset + extents.back().length == extent.device_offset) {
-        extents.back().length += extent.length;
-      } else {
-        extents.push_back(extent);
-      }
     }
     return OkStatus();
   }

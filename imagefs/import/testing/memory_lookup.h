@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "imagefs/blob_map.h"
 #include "imagefs/import.h"
 
 namespace esker::testing {
@@ -26,6 +27,15 @@ class MemoryLookup : public ChunkLookup {
     return chunks_.contains(chunk.digest);
   }
   int asked() const { return asked_; }
+
+  Result<BlobMap> Map(const BlobId& id) const {
+    std::lock_guard lock(mutex_);
+    auto found = blobs_.find(id);
+    if (found == blobs_.end()) return NotFoundError("blob " + id.ToHex());
+    std::vector<ChunkLocation> locations;
+    for (const ChunkRef& ref : found->second.chunks) locations.push_back(chunks_.at(ref.digest));
+    return BlobMap::Make(found->second, locations);
+  }
 
   // The whole blob as its address space reads: chunks at block boundaries, zeros between. Every
   // chunk is compared with its digest.
