@@ -114,6 +114,7 @@ struct Child {
   const BuildPlan& plan;
   int lowers[512];
   size_t lower_count = 0;
+  int upper = -1;  // mount of the volume
   int filter = -1;
   int root = -1;
 };
@@ -183,17 +184,18 @@ bool IsEmptyDirectory(int parent, const char* name) {
 }
 
 // True: nothing was ever written to it.
-bool AddUpper(int fs, const BuildPlan& plan) {
-  int volume = plan.volume;
+bool AddUpper(int fs, Child& c) {
+  int volume = c.plan.volume;
   if (volume < 0) {
-    volume = MakeTmpfsUpper(plan);
+    volume = MakeTmpfsUpper(c.plan);
   } else {
-    SetAttributes(volume, 0, plan.user_ns, Step::kMapUpper);
+    SetAttributes(volume, 0, c.plan.user_ns, Step::kMapUpper);
     // Left by an earlier life of the sandbox that was killed; overlayfs refuses what has it. It
     // guards against a page cache lost with the machine, and a volume never outlives a boot.
     unlinkat(volume, "work/work/incompat/volatile/dirty", 0);
     unlinkat(volume, "work/work/incompat/volatile", AT_REMOVEDIR);
   }
+  c.upper = volume;
   constexpr int kFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   int upper = Check(openat(volume, "upper", kFlags), Step::kOpenUpper, "upper");
   int work = Check(openat(volume, "work", kFlags), Step::kOpenUpper, "work");
@@ -240,7 +242,7 @@ void MountRoot(Child& c) {
   Option(fs, "metacopy", "off", Step::kOverlay);
   if (!c.plan.read_only) {
     Option(fs, "index", "off", Step::kOverlay);
-    new_upper = AddUpper(fs, c.plan);
+    new_upper = AddUpper(fs, c);
   }
   c.root =
       FsMount(fs, MOUNT_ATTR_NODEV | (c.plan.read_only ? MOUNT_ATTR_RDONLY : 0), Step::kOverlay);
@@ -250,7 +252,22 @@ void MountRoot(Child& c) {
   setfsgid(0);
 }
 
+// A detached mount goes with its last descriptor, and that close waits for an RCU grace period:
+// 0.25 ms for each, before init may start. Below the root, where nothing leads, they go together
+// with the namespace instead.
+void BuryMount(int fd) {
+  if (fd < 0) return;
+  // What comes on top of it must not appear on its peers: the pool's and the cgroups' in the host.
+  mount_attr attr = {};
+  attr.propagation = MS_PRIVATE;
+  Check(mount_setattr(fd, "", AT_EMPTY_PATH, &attr, sizeof(attr)), Step::kEnterRoot);
+  Check(move_mount(fd, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH), Step::kEnterRoot);
+}
+
 void EnterRoot(Child& c) {
+  for (size_t i = 0; i < c.lower_count; ++i) BuryMount(c.lowers[i]);
+  BuryMount(c.upper);
+  BuryMount(c.plan.unified);
   // Over "/", not below it: whoever gets out of the chroot climbs back up into the same root.
   Check(move_mount(c.root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH), Step::kEnterRoot);
   Check(fchdir(c.root), Step::kEnterRoot);

@@ -174,6 +174,7 @@ void Keeper::Flush(const std::shared_ptr<Connection>& connection) {
 
 void Keeper::Answer(const std::shared_ptr<Connection>& connection, uint64_t id,
                     const Status& status, std::string_view body, std::vector<UniqueFd> fds) {
+  if (id == kNoAnswer) return;
   WireWriter writer;
   PutHeader(writer, Kind::kReply, id);
   PutStatus(writer, status);

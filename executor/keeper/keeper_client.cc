@@ -28,16 +28,12 @@ constexpr int64_t kShortDeadline = 30'000 * kMs;
 constexpr int64_t kCreateDeadline = 120'000 * kMs;  // layer mount and build have their own, shorter
 constexpr int kEndDeadlineMs = 20'000;
 
-// The descriptor as the root of a mount that hangs nowhere: usable in the keeper's mount namespace,
-// and `..` of it leads nowhere. Where the kernel refuses (it is such a mount already, before Linux
-// 6.15), the descriptor itself will do.
+// The directory as the root of a mount that hangs nowhere: usable in the keeper's mount namespace,
+// and `..` of it leads nowhere.
 Result<UniqueFd> Detached(int fd, const char* what) {
   UniqueFd tree(open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH));
   if (tree.valid()) return tree;
-  if (errno != EINVAL) return ErrnoError(std::string("detach ") + what);
-  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy.valid()) return ErrnoError(std::string("duplicate ") + what);
-  return copy;
+  return ErrnoError(std::string("detach ") + what);
 }
 
 class SocketKeeperClient : public KeeperClient {
@@ -60,6 +56,7 @@ class SocketKeeperClient : public KeeperClient {
                                  const std::vector<int>& cgroup_tasks, int cgroup_unified) override;
   Result<Inventory> List() override;
   Status AcknowledgeEnd(const std::string& sandbox_id) override;
+  void AcknowledgeEndLater(const std::string& sandbox_id) override;
   void OnEnd(std::function<void(const ContainerEnd&)> callback) override;
   void OnLost(std::function<void(const Status&)> callback) override;
   Result<uint32_t> DropIdleLayers() override;
@@ -82,6 +79,7 @@ class SocketKeeperClient : public KeeperClient {
 
   Result<Answer> Call(Kind kind, std::string_view body, const std::vector<int>& fds = {},
                       int64_t deadline_ns = kShortDeadline);
+  Status Send(Kind kind, uint64_t id, std::string_view body, const std::vector<int>& fds);
   void ReadLoop();
   Status ReadOne();
   void DeliverEnds();
@@ -117,14 +115,7 @@ Result<SocketKeeperClient::Answer> SocketKeeperClient::Call(Kind kind, std::stri
     id = next_id_++;
     waiting_[id] = &waiter;
   }
-  WireWriter writer;
-  PutHeader(writer, kind, id);
-  writer.PutRaw(body);
-  Status sent;
-  {
-    std::lock_guard lock(send_mutex_);
-    sent = SendMessage(socket_.get(), writer.data(), fds);
-  }
+  Status sent = Send(kind, id, body, fds);
   std::unique_lock lock(mutex_);
   if (!sent.ok()) {
     waiting_.erase(id);
@@ -138,6 +129,15 @@ Result<SocketKeeperClient::Answer> SocketKeeperClient::Call(Kind kind, std::stri
   }
   if (!waiter.status.ok()) return waiter.status;
   return std::move(waiter.answer);
+}
+
+Status SocketKeeperClient::Send(Kind kind, uint64_t id, std::string_view body,
+                                const std::vector<int>& fds) {
+  WireWriter writer;
+  PutHeader(writer, kind, id);
+  writer.PutRaw(body);
+  std::lock_guard lock(send_mutex_);
+  return SendMessage(socket_.get(), writer.data(), fds);
 }
 
 void SocketKeeperClient::ReadLoop() {
@@ -243,16 +243,12 @@ Result<ContainerHandle> SocketKeeperClient::Create(const ContainerSpec& spec, in
   request.has_volume = volume_fd >= 0;
   request.task_count = static_cast<uint32_t>(cgroup_tasks.size());
   std::vector<int> fds = {listen_fd};
-  UniqueFd volume, unified;
+  UniqueFd unified;
   if (request.has_unified) {
-    ESKER_ASSIGN_OR_RETURN(UniqueFd tree, Detached(cgroup_unified, "the cgroup directory"));
-    ESKER_ASSIGN_OR_RETURN(unified, OpenFileAt(tree.get(), ".", O_RDONLY | O_DIRECTORY));
+    ESKER_ASSIGN_OR_RETURN(unified, Detached(cgroup_unified, "the cgroup directory"));
     fds.push_back(unified.get());
   }
-  if (request.has_volume) {
-    ESKER_ASSIGN_OR_RETURN(volume, Detached(volume_fd, "the upper volume"));
-    fds.push_back(volume.get());
-  }
+  if (request.has_volume) fds.push_back(volume_fd);
   fds.insert(fds.end(), cgroup_tasks.begin(), cgroup_tasks.end());
   WireWriter body;
   PutCreate(body, request);
@@ -297,6 +293,13 @@ Status SocketKeeperClient::AcknowledgeEnd(const std::string& sandbox_id) {
   body.PutBytes(sandbox_id);
   Result<Answer> answer = Call(Kind::kAcknowledgeEnd, body.data());
   return answer.ok() ? OkStatus() : answer.status();
+}
+
+void SocketKeeperClient::AcknowledgeEndLater(const std::string& sandbox_id) {
+  WireWriter body;
+  body.PutBytes(sandbox_id);
+  // Nobody waits for an answer. A keeper that is gone has forgotten the end with all else.
+  (void)Send(Kind::kAcknowledgeEnd, kNoAnswer, body.data(), {});
 }
 
 void SocketKeeperClient::OnEnd(std::function<void(const ContainerEnd&)> callback) {

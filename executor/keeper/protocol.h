@@ -1,7 +1,8 @@
 // The keeper's messages: base/wire.h over SEQPACKET. docs/formats/keeper.md is the specification.
 //
 // Every message starts with a kind and a request id. The client sends requests; the keeper answers
-// each exactly once with kReply and the same id, in any order, and sends kEnded unasked (id 0).
+// each exactly once with kReply and the same id, in any order, and sends kEnded unasked (id 0). A
+// request with id 0 gets no answer.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ inline constexpr uint32_t kVersion = 1;
 inline constexpr size_t kMaxLayers = 498;      // overlayfs takes 500 lowers; one is the skeleton
 inline constexpr size_t kMaxCgroupTasks = 16;  // v1 hierarchies
 inline constexpr size_t kListPage = 60;        // pidfds in one answer; below kMaxSocketFds
+inline constexpr uint64_t kNoAnswer = 0;
 inline constexpr uint64_t kMaxHostId = 0xfffffffe;  // 2^32 - 1 means "no id"
 
 enum class Kind : uint8_t {

@@ -34,7 +34,6 @@ NodeImpl::NodeImpl(Store& store, Index& index, const NodeOptions& options)
       index_(index),
       options_(options),
       clock_(options.clock != nullptr ? options.clock : &Clock::System()),
-      sockets_(options.data_directory + "/run/sb"),
       logs_(options.data_directory + "/sandboxes"),
       // The last range would hold uid 2^32 - 1, which means "none".
       ranges_((UINT32_MAX - KeeperOptions().first_host_id) / KeeperOptions().range_size - 1) {}
@@ -49,6 +48,7 @@ NodeImpl::~NodeImpl() {
   if (loop_thread_.joinable()) OnLoop([] {});
   // Operations first: they may wait for the loop.
   pool_.reset();
+  reaper_.reset();
   if (loop_thread_.joinable()) {
     OnLoop([this] {
       for (const SandboxPtr& sandbox : All()) {
@@ -116,14 +116,15 @@ void NodeImpl::AddEvent(Sandbox& sandbox, DbBatch& batch, const std::string& wha
 }
 
 Status NodeImpl::Record(Sandbox& sandbox, const std::function<void(SandboxRecord&)>& change,
-                        const std::string& what, const std::string& detail, DbBatch batch) {
+                        const std::string& what, const std::string& detail, DbBatch batch,
+                        NodeDb::Durability durability) {
   SandboxRecord before = sandbox.Copy();
   SandboxRecord after = before;
   change(after);
   batch.Put(SandboxKey(sandbox.id), after.Serialise());
   if (!what.empty()) AddEvent(sandbox, batch, what, detail);
-  ESKER_RETURN_IF_ERROR(db_->Write(batch, NodeDb::Durability::kSynced)
-                            .Wrap("record " + what + " of sandbox " + sandbox.id));
+  ESKER_RETURN_IF_ERROR(
+      db_->Write(batch, durability).Wrap("record " + what + " of sandbox " + sandbox.id));
   // Seen by others only now that it holds. Only the strand's holder changes records.
   std::lock_guard lock(sandbox.mutex);
   sandbox.record = std::move(after);

@@ -191,7 +191,10 @@ Result<SandboxInfo> NodeImpl::CreateNew(const SandboxSpec& spec, const Digest& a
     sandbox->has_range = true;
     status = Record(
         *sandbox, [&](SandboxRecord& r) { r.range = *range; }, "CREATING",
-        "image=" + image.id.ToHex(), std::move(requests));
+        "image=" + image.id.ToHex(), std::move(requests),
+        // Nobody was told of it yet, and nothing of it outlives the machine; RUNNING syncs this
+        // too.
+        NodeDb::Durability::kSurvivesProcess);
   }
   if (status.ok()) status = Build(*sandbox, image, spec, deadline_ns);
   if (status.ok()) status = ConnectInit(sandbox, deadline_ns);

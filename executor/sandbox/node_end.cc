@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kKillTimeoutMs = 10'000;
 constexpr int64_t kInitEndTimeoutMs = 10'000;
+constexpr int64_t kReapTimeoutMs = 30'000;
 
 std::string DescribeWaitStatus(int status) {
   if (WIFSIGNALED(status)) return "killed by signal " + std::to_string(WTERMSIG(status));
@@ -45,24 +46,31 @@ Result<bool> NodeImpl::End(const SandboxPtr& sandbox, const std::string& reason,
       r.info.end_reason = reason;
       r.info.end_message = message;
     };
-    ESKER_RETURN_IF_ERROR(Record(*sandbox, ending, "ENDING", reason));
+    // For a restart of this process; should the machine go, the sandbox goes with it.
+    ESKER_RETURN_IF_ERROR(
+        Record(*sandbox, ending, "ENDING", reason, {}, NodeDb::Durability::kSurvivesProcess));
   }
   ESKER_FAILPOINT("node.delete.ending");
   SandboxInfo info = sandbox->Info();
+  bool commands_open = false;
   OnLoop([&] {
     sandbox->gone = EndedError(info);
     sandbox->init.reset();  // calls in flight fail, and Explain gives them the reason
     std::vector<std::function<void(Status)>> waiting = std::move(sandbox->told_when_gone);
     sandbox->told_when_gone.clear();
     for (auto& tell : waiting) tell(sandbox->gone);
+    std::lock_guard lock(sandbox->mutex);
+    for (const auto& [id, command] : sandbox->commands) {
+      commands_open = commands_open || command->has_pipes() || !command->Ended();
+    }
   });
-  Status torn = TearDown(*sandbox);
-  if (!torn.ok()) {
+  Status killed = KillProcesses(*sandbox);
+  if (!killed.ok()) {
     // It stays "ending", holds its range, and housekeeping tries again.
     sandbox->end_posted = false;
-    return std::move(torn).Wrap("end sandbox " + sandbox->id);
+    return std::move(killed).Wrap("end sandbox " + sandbox->id);
   }
-  FinishCommands(sandbox, "SANDBOX_ENDED: " + info.end_reason);
+  if (commands_open) FinishCommands(sandbox, "SANDBOX_ENDED: " + info.end_reason);
   ESKER_FAILPOINT("node.delete.torn_down");
   DbBatch batch;
   bool failed_create = info.end_reason == "CREATE_FAILED";
@@ -81,34 +89,87 @@ Result<bool> NodeImpl::End(const SandboxPtr& sandbox, const std::string& reason,
   ESKER_RETURN_IF_ERROR(Record(*sandbox, ended, "ENDED", detail, std::move(batch)));
   ESKER_FAILPOINT("node.delete.ended");
   sandbox->lease.reset();
+  {
+    std::lock_guard lock(mutex_);
+    --live_;
+    leftovers_[sandbox->id] = sandbox;
+  }
+  ReapLater(sandbox);
+  return true;
+}
+
+Status NodeImpl::KillProcesses(Sandbox& sandbox) {
+  Status killed = cgroups_->KillAll(sandbox.id, kKillTimeoutMs);
+  if (killed.ok() || !IsMissing(killed)) return killed;
+  if (!sandbox.with_keeper) return OkStatus();
+  // Without a cgroup the keeper's word is the proof; one that is gone has taken it along.
+  Status ended = WaitInitEnd(sandbox, kInitEndTimeoutMs);
+  return ended.ok() || !keeper()->BlobServerPid().ok() ? OkStatus() : ended;
+}
+
+// --- what is left of it -------------------------------------------------------------------------
+
+void NodeImpl::ReapLater(const SandboxPtr& sandbox) {
+  if (!reaper_->Submit([this, sandbox] { Reap(sandbox); }).ok()) Reap(sandbox);
+}
+
+void NodeImpl::Reap(const SandboxPtr& sandbox) {
+  Status removed = cgroups_->Remove(sandbox->id);
+  if (removed.ok()) removed = uppers_->Delete(sandbox->id);
+  if (!removed.ok()) {
+    // Housekeeping tries again; a restart removes it as a thing that nobody knows.
+    LogError("reap_sandbox", {{"sandbox", sandbox->id}, {"cause", removed.ToString()}});
+    return;
+  }
   if (std::exchange(sandbox->unleased, false)) {
     --unleased_;
     AllowGcWhenSafe();
   }
-  if (sandbox->has_range) ranges_.Free(before.range);
-  sandbox->has_range = false;
-  std::lock_guard lock(mutex_);
-  --live_;
-  return true;
+  if (std::exchange(sandbox->has_range, false)) ranges_.Free(sandbox->Copy().range);
+  {
+    std::lock_guard lock(sandbox->mutex);
+    sandbox->cleaned = true;
+  }
+  Settle(sandbox);
 }
 
-Status NodeImpl::TearDown(Sandbox& sandbox) {
-  Status killed = cgroups_->KillAll(sandbox.id, kKillTimeoutMs);
-  if (!killed.ok() && !IsMissing(killed)) return killed;
-  if (sandbox.with_keeper) {
-    Status ended = WaitInitEnd(sandbox, kInitEndTimeoutMs);
-    if (!ended.ok() && keeper()->BlobServerPid().ok()) return ended;
-    // A keeper that is gone tells nothing; the empty cgroup is proof enough.
-    Status acknowledged = keeper()->AcknowledgeEnd(sandbox.id);
-    if (!acknowledged.ok() && !IsMissing(acknowledged) &&
-        acknowledged.code() != Code::kUnavailable) {
-      LogWarning("acknowledge_end", {{"sandbox", sandbox.id}, {"cause", acknowledged.ToString()}});
-    }
-    sandbox.with_keeper = false;
+void NodeImpl::Settle(const SandboxPtr& sandbox) {
+  {
+    std::lock_guard lock(sandbox->mutex);
+    if (!sandbox->cleaned || (sandbox->with_keeper && !sandbox->init_status)) return;
   }
-  ESKER_RETURN_IF_ERROR(cgroups_->Remove(sandbox.id));
-  ESKER_RETURN_IF_ERROR(uppers_->Delete(sandbox.id));
-  return RemoveTree(SocketPath(sandbox.id));
+  if (sandbox->with_keeper.exchange(false)) keeper()->AcknowledgeEndLater(sandbox->id);
+  std::lock_guard lock(mutex_);
+  leftovers_.erase(sandbox->id);
+  reaped_.notify_all();
+}
+
+void NodeImpl::RetryReaping() {
+  std::vector<SandboxPtr> failed;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, sandbox] : leftovers_) {
+      std::lock_guard sandbox_lock(sandbox->mutex);
+      if (!sandbox->cleaned) failed.push_back(sandbox);
+    }
+  }
+  for (const SandboxPtr& sandbox : failed) ReapLater(sandbox);
+}
+
+Status NodeImpl::AwaitReaped() {
+  std::unique_lock lock(mutex_);
+  // Those of now: others may end all the time.
+  std::map<std::string, SandboxPtr> waited_for = leftovers_;
+  auto all_gone = [&] {
+    std::erase_if(waited_for, [&](const auto& each) { return !leftovers_.contains(each.first); });
+    return waited_for.empty();
+  };
+  if (reaped_.wait_for(lock, std::chrono::milliseconds(kReapTimeoutMs), all_gone)) {
+    return OkStatus();
+  }
+  return DeadlineExceededError("cgroups, volumes or processes of " +
+                               std::to_string(waited_for.size()) +
+                               " ended sandboxes could not be removed within 30 s; see the log");
 }
 
 Status NodeImpl::WaitInitEnd(Sandbox& sandbox, int64_t timeout_ms) {
@@ -142,7 +203,7 @@ void NodeImpl::PostEnd(const SandboxPtr& sandbox, std::string reason, std::strin
   });
 }
 
-// Keeper client's thread: must not call the keeper.
+// Keeper client's thread: must not wait for the keeper.
 void NodeImpl::OnContainerEnd(const ContainerEnd& end) {
   SandboxPtr sandbox = FindOrNull(end.sandbox_id);
   if (sandbox == nullptr || closing_) return;
@@ -152,6 +213,7 @@ void NodeImpl::OnContainerEnd(const ContainerEnd& end) {
   }
   sandbox->init_ended.notify_all();
   SandboxPhase phase = sandbox->phase();
+  if (phase == SandboxPhase::kEnded) Settle(sandbox);
   if (phase == SandboxPhase::kEnding || phase == SandboxPhase::kEnded) return;
   // While it is being created, the creation notices by itself; then this finds it ended.
   sandbox->strand.Post(

@@ -2,11 +2,12 @@
 //
 // Threads: callers' threads and `pool_` run operations, one at a time per sandbox (its strand);
 // `loop_thread_` runs connections to init, command output and timers; `writer_` writes for the
-// loop. Lock order: mutex_, Sandbox::mutex, a command's own. None is held across a system call that
-// waits.
+// loop; `reaper_` removes what ended sandboxes leave behind. Lock order: mutex_, Sandbox::mutex, a
+// command's own. None is held across a system call that waits.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -93,11 +94,13 @@ class NodeImpl final : public Node, public CommandOwner {
   Result<SandboxPtr> Find(const std::string& id) const;
   SandboxPtr FindOrNull(const std::string& id) const;
   std::vector<SandboxPtr> All() const;
-  std::string SocketPath(const std::string& id) const { return sockets_ + "/" + id + ".sock"; }
+  // In the sandbox's volume, beside what it sees of that: it goes when the volume goes.
+  std::string SocketPath(const std::string& id) const { return uppers_->PathOf(id) + "/init.sock"; }
   std::string LogDirectory(const std::string& id) const { return logs_ + "/" + id; }
   // Changes the record and writes it, with an event if `what` is not empty.
   Status Record(Sandbox& sandbox, const std::function<void(SandboxRecord&)>& change,
-                const std::string& what, const std::string& detail, DbBatch batch = {});
+                const std::string& what, const std::string& detail, DbBatch batch = {},
+                NodeDb::Durability durability = NodeDb::Durability::kSynced);
   void AddEvent(Sandbox& sandbox, DbBatch& batch, const std::string& what,
                 const std::string& detail);
   // An event for which nobody waits.
@@ -124,7 +127,15 @@ class NodeImpl final : public Node, public CommandOwner {
   // Ends it for good, whatever phase it is in. Strand. Value: did it live.
   Result<bool> End(const SandboxPtr& sandbox, const std::string& reason,
                    const std::string& message);
-  Status TearDown(Sandbox& sandbox);
+  // Returns when none of its processes is left.
+  Status KillProcesses(Sandbox& sandbox);
+  // Removes what is left of a sandbox that has ended. Reaper's thread.
+  void Reap(const SandboxPtr& sandbox);
+  void ReapLater(const SandboxPtr& sandbox);
+  // Acknowledges its end to the keeper once all is removed and the keeper has told of it.
+  void Settle(const SandboxPtr& sandbox);
+  void RetryReaping();
+  Status AwaitReaped();
   void FinishCommands(const SandboxPtr& sandbox, const std::string& reason);
   // Posts an end to the strand, once.
   void PostEnd(const SandboxPtr& sandbox, std::string reason, std::string message);
@@ -212,7 +223,7 @@ class NodeImpl final : public Node, public CommandOwner {
   Index& index_;
   const NodeOptions options_;
   Clock* const clock_;
-  std::string node_id_, sockets_, logs_;
+  std::string node_id_, logs_;
   KeeperOptions keeper_options_;
 
   std::unique_ptr<NodeDb> db_;
@@ -234,10 +245,12 @@ class NodeImpl final : public Node, public CommandOwner {
   std::atomic<pid_t> keeper_pid_{0};
   std::counting_semaphore<> building_{64};  // creates that are being built at once
 
-  mutable std::mutex mutex_;  // guards sandboxes_, live_ and keeper_
+  mutable std::mutex mutex_;  // guards sandboxes_, live_, leftovers_ and keeper_
   std::map<std::string, SandboxPtr> sandboxes_;
   size_t live_ = 0;
-  size_t open_commands_ = 0;  // loop thread only: those that hold descriptors
+  std::map<std::string, SandboxPtr> leftovers_;  // ended, but not all of it is removed yet
+  std::condition_variable reaped_;               // one of leftovers_ is gone
+  size_t open_commands_ = 0;                     // loop thread only: those that hold descriptors
 
   // Adopted sandboxes whose image was deleted: nothing holds their bytes but that the garbage
   // collector stays off until they have ended.
@@ -247,7 +260,8 @@ class NodeImpl final : public Node, public CommandOwner {
   std::shared_ptr<EventLoop> loop_;
   std::unique_ptr<DbWriter> writer_;
   std::thread loop_thread_;
-  // Last, so that its tasks end before what they use.
+  // Last, so that their tasks end before what they use.
+  std::unique_ptr<WorkerPool> reaper_;
   std::unique_ptr<WorkerPool> pool_;
 };
 

@@ -34,6 +34,8 @@ Status NodeImpl::StartKeeper() {
 }
 
 Status NodeImpl::DropUnused() {
+  // The keeper holds layers until it has seen the end of what used them.
+  ESKER_RETURN_IF_ERROR(AwaitReaped());
   std::unique_lock lock(layers_in_use_);
   ESKER_RETURN_IF_ERROR(keeper()->DropIdleLayers().status());
   ESKER_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, index_.ListImages());
@@ -65,12 +67,15 @@ void NodeImpl::ReplaceKeeper(const std::string& why) {
   LogError("keeper_lost", {{"cause", why}});
   for (const SandboxPtr& sandbox : All()) {
     SandboxPhase phase = sandbox->phase();
-    if (phase == SandboxPhase::kEnded) continue;
     {
       std::lock_guard lock(sandbox->mutex);
       if (!sandbox->init_status) sandbox->init_status = SIGKILL;
     }
     sandbox->init_ended.notify_all();
+    if (phase == SandboxPhase::kEnded) {
+      Settle(sandbox);
+      continue;
+    }
     // One that is being created notices by itself.
     if (phase == SandboxPhase::kCreating) continue;
     Result<Strand::Turn> turn = EnterStrand(*sandbox);

@@ -16,6 +16,8 @@ namespace esker {
 namespace {
 
 constexpr size_t kWorkers = 16;
+constexpr size_t kReapers = 2;
+constexpr size_t kMaxToReap = 256;  // beyond, whoever ends a sandbox removes what is left himself
 constexpr int64_t kKeptNs = 24LL * 3600 * 1'000'000'000;
 constexpr int64_t kAdoptTimeoutNs = 20'000'000'000;
 constexpr int kKillTimeoutMs = 10'000;
@@ -59,6 +61,7 @@ Status NodeImpl::Start() {
   ESKER_ASSIGN_OR_RETURN(db_, NodeDb::Open(options_.data_directory + "/db"));
   // A limit that is never reached: see Strand.
   pool_ = std::make_unique<WorkerPool>(kWorkers, SIZE_MAX);
+  reaper_ = std::make_unique<WorkerPool>(kReapers, kMaxToReap);
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Create());
   loop_ = std::move(loop);
   writer_ = std::make_unique<DbWriter>(*db_);
@@ -81,7 +84,6 @@ Status NodeImpl::Start() {
 
 Status NodeImpl::PrepareDirectories() {
   ESKER_RETURN_IF_ERROR(MakeDirectories(options_.data_directory));
-  ESKER_RETURN_IF_ERROR(MakeDirectories(sockets_));
   ESKER_RETURN_IF_ERROR(MakeDirectories(logs_));
   ESKER_ASSIGN_OR_RETURN(node_id_, ReadOrMakeNodeId(options_.data_directory, options_.node_id));
   return OkStatus();
@@ -227,6 +229,7 @@ Status NodeImpl::Adopt() {
   }
   size_t count = tasks.size();
   RunOnPool(std::move(tasks));
+  ESKER_RETURN_IF_ERROR(AwaitReaped());
   // What was recorded has been dealt with; the inventory was taken before that.
   std::erase_if(inventory.live,
                 [&](const ContainerHandle& c) { return recorded.contains(c.sandbox_id); });
@@ -349,12 +352,6 @@ Status NodeImpl::RemoveUnknown(const KeeperClient::Inventory& inventory) {
   for (const std::string& id : volumes) {
     if (!Lives(id)) ESKER_RETURN_IF_ERROR(uppers_->Delete(id));
   }
-  ESKER_ASSIGN_OR_RETURN(std::vector<std::string> sockets, ListDirectory(sockets_));
-  for (const std::string& name : sockets) {
-    if (!Lives(name.substr(0, name.rfind('.')))) {
-      ESKER_RETURN_IF_ERROR(RemoveTree(sockets_ + "/" + name));
-    }
-  }
   ESKER_ASSIGN_OR_RETURN(std::vector<std::string> logs, ListDirectory(logs_));
   for (const std::string& id : logs) {
     if (FindOrNull(id) == nullptr) ESKER_RETURN_IF_ERROR(RemoveTree(LogDirectory(id)));
@@ -403,6 +400,7 @@ Status NodeImpl::Drain() {
   if (left != 0) {
     return InternalError(std::to_string(left) + " sandboxes could not be ended; see the log");
   }
+  ESKER_RETURN_IF_ERROR(AwaitReaped());
   ESKER_RETURN_IF_ERROR(keeper()->Shutdown());
   ESKER_RETURN_IF_ERROR(cgroups_->Close());
   ESKER_RETURN_IF_ERROR(CloseUppers());

@@ -101,6 +101,7 @@ void NodeImpl::Housekeep() {
   int64_t before = WallNow() - kKeptNs;
   DbBatch batch;
   for (const std::string& key : requests_.Expire(before)) batch.Delete(key);
+  RetryReaping();
   std::vector<int64_t> ends;
   for (const SandboxPtr& sandbox : All()) {
     SandboxInfo info = sandbox->Info();

@@ -31,6 +31,7 @@ struct Sandbox {
   std::map<std::string, std::string> command_of_request;
   uint64_t next_event = 0;
   std::optional<int> init_status;  // wait status of PID 1, once the keeper has told
+  bool cleaned = false;            // it has ended, and nothing is left of it but the keeper's word
   std::condition_variable init_ended;
 
   size_t calls_in_flight = 0;  // that need its processes to run
@@ -39,12 +40,12 @@ struct Sandbox {
   std::atomic<int64_t> last_used_ns{0};             // monotonic
   std::atomic<bool> cancelled{false};               // a delete waits: give up building it
   std::atomic<bool> end_posted{false};              // its end is on the strand already
+  std::atomic<bool> with_keeper{false};             // the keeper knows it: its end will be told
   std::atomic<uint64_t> oom_kills{0};               // the last known count ...
   std::atomic<int64_t> last_oom_ns{INT64_MIN / 2};  // ... and when it was seen to grow
 
-  // Strand only.
+  // Strand only; the reaper's once it has ended.
   std::unique_ptr<Lease> lease;
-  bool with_keeper = false;  // the keeper knows it: its end will be told
   bool has_range = false;
   bool unleased = false;  // see NodeImpl::unleased_
 

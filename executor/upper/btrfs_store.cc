@@ -35,6 +35,9 @@ class BtrfsStore final : public UpperStore {
 
   Result<UniqueFd> Create(std::string_view id, uint64_t limit_bytes, bool adopt) override;
   Result<UniqueFd> OpenVolume(std::string_view id) override;
+  std::string PathOf(std::string_view id) const override {
+    return paths_.mountpoint + "/" + std::string(id);
+  }
   Result<UniqueFd> Snapshot(std::string_view id, std::string_view clone_id) override;
   Result<UniqueFd> Clone(std::string_view from, std::string_view to, uint64_t limit_bytes) override;
   Status SetLimit(std::string_view id, uint64_t limit_bytes) override;

@@ -66,7 +66,8 @@ class KeeperClient {
   virtual ~KeeperClient() = default;
 
   // Builds the container and starts init in it. Descriptors stay the caller's:
-  //   volume_fd   directory with upper/ and work/ (from UpperStore); -1: tmpfs upper
+  //   volume_fd   root of a detached mount with upper/ and work/ (from UpperStore), which becomes
+  //               the sandbox's own; -1: tmpfs upper
   //   listen_fd   init's listening socket (fd 3 in init)
   //   cgroup_tasks, cgroup_unified  see CgroupEntryFds (fd 4 in init is the cgroup2 directory)
   // Returns when execve of init has happened. Errors name the step ("mount overlay: ...").
@@ -80,6 +81,8 @@ class KeeperClient {
   };
   virtual Result<Inventory> List() = 0;
   virtual Status AcknowledgeEnd(const std::string& sandbox_id) = 0;
+  // The same without waiting for an answer; also from within callbacks.
+  virtual void AcknowledgeEndLater(const std::string& sandbox_id) = 0;
   // Called on an internal thread when a PID 1 ends. Set once, before Create.
   virtual void OnEnd(std::function<void(const ContainerEnd&)> callback) = 0;
   // Called once on an internal thread when the connection is lost. A keeper that died has taken all

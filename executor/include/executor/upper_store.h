@@ -72,6 +72,8 @@ class UpperStore {
   virtual Result<UniqueFd> Create(std::string_view id, uint64_t limit_bytes,
                                   bool adopt = false) = 0;
   virtual Result<UniqueFd> OpenVolume(std::string_view id) = 0;
+  // Where the volume lies. Beside upper/ and work/ its user may put what shall go with it.
+  virtual std::string PathOf(std::string_view id) const = 0;
   // A read-only volume `clone_id` with the files of `id` as they are now: atomic on btrfs; on plain
   // a copy, for which the caller keeps all writers frozen. Removed with Delete.
   virtual Result<UniqueFd> Snapshot(std::string_view id, std::string_view clone_id) = 0;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -114,9 +115,9 @@ UniqueFd KeeperFixture::NewVolume(const std::string& name) {
   std::string path = temp_->path() + "/volumes/" + name;
   EXPECT_TRUE(MakeDirectories(path + "/upper", 0755).ok());
   EXPECT_TRUE(MakeDirectories(path + "/work", 0755).ok());
-  Result<UniqueFd> fd = OpenFile(path, O_PATH | O_DIRECTORY);
-  EXPECT_TRUE(fd.ok());
-  return std::move(*fd);
+  UniqueFd fd(open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  EXPECT_TRUE(fd.valid()) << errno;
+  return fd;
 }
 
 Result<KeeperFixture::Box> KeeperFixture::Create(const ContainerSpec& spec, int volume_fd) {

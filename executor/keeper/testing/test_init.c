@@ -162,13 +162,14 @@ static void Escape(void) {
   SayOutcome("newns", unshare(CLONE_NEWNS));
   SayOutcome("newns-umount", umount2("/", MNT_DETACH));
   SayOutcome("newns-umount-proc", umount2("/proc/kallsyms", MNT_DETACH));
-  // Descriptor 4 is a directory: `..` of it must lead nowhere.
+  // Descriptor 4 is a directory: `..` of it must not lead out.
   int up = openat(4, "../../../../..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  struct stat four;
-  if (up < 0 || fstat(up, &st) != 0 || fstat(4, &four) != 0) {
+  struct stat root;
+  if (up < 0 || fstat(up, &st) != 0 || stat("/", &root) != 0) {
     Say("fd4=%d\n", errno);
   } else {
-    Say("fd4=%s\n", st.st_ino == four.st_ino && st.st_dev == four.st_dev ? "itself" : "ELSEWHERE");
+    Say("fd4=%s\n",
+        st.st_ino == root.st_ino && st.st_dev == root.st_dev ? "own-root" : "ELSEWHERE");
   }
   SayOutcome("newuser", unshare(CLONE_NEWUSER | CLONE_NEWNS));
   SayOutcome("newuser-umount", umount2("/", MNT_DETACH));
