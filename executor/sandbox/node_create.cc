@@ -169,7 +169,8 @@ Status NodeImpl::Admit(SandboxRecord record, SandboxPtr* out) {
 
 Result<SandboxInfo> NodeImpl::CreateNew(const SandboxSpec& spec, const Digest& asked,
                                         const std::vector<std::string>& keys, int64_t deadline_ns) {
-  ESKER_ASSIGN_OR_RETURN(ImageRecord image, index_.ResolveImage(spec.image));
+  const ImageView view{spec.project, spec.any_image};
+  ESKER_ASSIGN_OR_RETURN(ImageRecord image, index_.ResolveImage(spec.image, view));
   ESKER_ASSIGN_OR_RETURN(SandboxRecord record, PrepareRecord(spec, image));
   for (size_t i = 0; i < keys.size(); ++i) record.request_keys[i] = keys[i];
   if (!building_.try_acquire_for(std::chrono::milliseconds(LeftMs(deadline_ns)))) {

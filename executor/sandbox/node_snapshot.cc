@@ -53,6 +53,10 @@ Result<SnapshotInfo> NodeImpl::Snapshot(const std::string& id, const std::string
   ScopeGuard give_up([&] { requests_.GiveUp(keys, begun); });
 
   ESKER_ASSIGN_OR_RETURN(SandboxPtr sandbox, Find(id));
+  const SandboxInfo owner = sandbox->Info();
+  if (!full_tag.empty()) {
+    ESKER_ASSIGN_OR_RETURN(full_tag, NameInProject(owner.project, full_tag));
+  }
   ESKER_ASSIGN_OR_RETURN(Strand::Turn turn, EnterStrand(*sandbox));
   sandbox->Touch();
   for (const std::string& key : keys) {
@@ -64,7 +68,7 @@ Result<SnapshotInfo> NodeImpl::Snapshot(const std::string& id, const std::string
   ESKER_FAILPOINT("node.snapshot.intent");
   ESKER_ASSIGN_OR_RETURN(SnapshotInfo info,
                          SnapshotNew(sandbox, std::move(turn), request_id, claim.begun_before));
-  if (!full_tag.empty()) ESKER_RETURN_IF_ERROR(index_.SetTag(full_tag, info.image));
+  if (!full_tag.empty()) ESKER_RETURN_IF_ERROR(index_.SetTag(full_tag, info.image, owner.job));
   std::string answer = SerialiseSnapshotInfo(info);
   DbBatch batch;
   for (const std::string& key : keys) {

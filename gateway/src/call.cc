@@ -34,10 +34,11 @@ bool Retryable(const Status& status) {
 
 }  // namespace
 
-grpc::Status ToGrpc(grpc::ServerContextBase& context, const Status& status, std::string_view noun) {
+grpc::Status ToGrpc(grpc::ServerContextBase& context, const Status& status, Noun noun) {
   if (status.ok()) return grpc::Status::OK;
   v1::ErrorDetail detail;
-  detail.set_reason(std::string(noun) + "_" + std::string(CodeName(status.code())));
+  const char* begins = status.code() == Code::kNotFound ? noun.not_found : noun.usual;
+  detail.set_reason(std::string(begins) + "_" + std::string(CodeName(status.code())));
   detail.set_message(status.message());
   detail.set_blame(BlameFor(status.code()));
   detail.set_retryable(Retryable(status));
@@ -49,6 +50,14 @@ grpc::Status ToGrpc(grpc::ServerContextBase& context, const Status& status, std:
     LogWarning("call failed", {{"trace", detail.trace_id()}, {"status", status.ToString()}});
   }
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), status.message());
+}
+
+Result<std::string> Caller::ChooseProject(const std::string& asked,
+                                          const std::string& otherwise) const {
+  if (!bound()) return asked.empty() ? otherwise : asked;
+  if (asked.empty() || asked == project) return project;
+  return PermissionDeniedError("this key is bound to project " + project + "; it cannot act in " +
+                               asked);
 }
 
 Result<Caller> Services::Authenticate(const grpc::ServerContextBase& context) const {
@@ -63,7 +72,8 @@ Result<Caller> Services::Authenticate(const grpc::ServerContextBase& context) co
     return UnauthenticatedError("the authorization must be `Bearer KEY`");
   }
   ESKER_ASSIGN_OR_RETURN(ApiKey key, keys.Find(value.substr(kBearer.size())));
-  return Caller{key.project, key.admin};
+  // What administrators do is about all projects at once.
+  return Caller{key.project, key.admin && key.project == "*"};
 }
 
 Result<SandboxInfo> Services::FindSandbox(const Caller& caller, const std::string& id) const {
@@ -85,7 +95,7 @@ bool Services::Admit(grpc::CallbackServerContext* context, grpc::ServerUnaryReac
 }
 
 grpc::ServerUnaryReactor* RunUnary(Services& services, WorkerPool& pool,
-                                   grpc::CallbackServerContext* context, const char* noun,
+                                   grpc::CallbackServerContext* context, Noun noun,
                                    std::function<Status(const Caller&)> work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   Result<Caller> caller = services.Authenticate(*context);

@@ -20,7 +20,23 @@ namespace esker::gateway {
 struct Caller {
   std::string project;  // "*": all
   bool admin = false;
-  bool MaySee(const std::string& p) const { return project == "*" || project == p; }
+  bool bound() const { return project != "*"; }
+  bool MaySee(const std::string& p) const { return !bound() || project == p; }
+  // The project in which a request is done: the one it asked for, or if it asked for none the
+  // caller's own, or `otherwise` for a caller of all. PERMISSION_DENIED: bound to another one.
+  Result<std::string> ChooseProject(const std::string& asked, const std::string& otherwise) const;
+  // What it sees of images when it looks names up in `project`.
+  ImageView View(const std::string& in_project) const { return {in_project, !bound()}; }
+};
+
+// What a failed call's reason begins with.
+struct Noun {
+  // NOLINTNEXTLINE(google-explicit-constructor): nearly all have one for everything.
+  Noun(const char* any) : usual(any), not_found(any) {}
+  Noun(const char* usual_noun, const char* when_not_found)
+      : usual(usual_noun), not_found(when_not_found) {}
+  const char* usual;
+  const char* not_found;
 };
 
 // What the services share. Everything outlives them.
@@ -46,11 +62,11 @@ struct Services {
 };
 
 // Adds the ErrorDetail to the trailing metadata. `noun` begins the reason: "IMAGE" + NOT_FOUND.
-grpc::Status ToGrpc(grpc::ServerContextBase& context, const Status& status, std::string_view noun);
+grpc::Status ToGrpc(grpc::ServerContextBase& context, const Status& status, Noun noun);
 
 // A unary call whose work blocks: authenticates, runs `work` on `pool`, answers.
 grpc::ServerUnaryReactor* RunUnary(Services& services, WorkerPool& pool,
-                                   grpc::CallbackServerContext* context, const char* noun,
+                                   grpc::CallbackServerContext* context, Noun noun,
                                    std::function<Status(const Caller&)> work);
 
 }  // namespace esker::gateway

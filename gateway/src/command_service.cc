@@ -27,7 +27,7 @@ class CommandStream final : public grpc::ServerWriteReactor<v1::CommandEvent>,
     return stream.get();
   }
 
-  void Fail(const Status& status, std::string_view noun = "COMMAND") {
+  void Fail(const Status& status, Noun noun = "COMMAND") {
     std::lock_guard lock(mutex_);
     if (finished_) return;  // then the context may be gone too
     finished_ = true;

@@ -91,11 +91,49 @@ v1::FileInfo ToProto(const InitFileInfo& info) {
   return out;
 }
 
-v1::Image ToProto(const ImageRecord& record) {
+namespace {
+
+void AddNames(const ImageRecord& record, const ImageView& view, v1::Image* out) {
+  for (const std::string& full : record.tags) {
+    v1::ImageName* name = out->add_names();
+    name->set_name(std::string(NameWithoutProject(full)));
+    name->set_project(std::string(ProjectOfName(full)));
+    if (auto job = record.jobs.find(full); job != record.jobs.end()) name->set_job(job->second);
+    const bool shared = name->project().empty();
+    name->set_visibility(shared ? v1::VISIBILITY_SHARED : v1::VISIBILITY_PROJECT);
+    out->add_tags(view.all ? full : name->name());
+    if (shared || out->visibility() == v1::VISIBILITY_UNSPECIFIED) {
+      out->set_visibility(name->visibility());
+    }
+    if (!shared && out->project().empty()) {
+      out->set_project(name->project());
+      out->set_job(name->job());
+    }
+  }
+}
+
+// A snapshot is its project's, whatever names it has.
+void AddOwner(const ImageRecord& record, v1::Image* out) {
+  if (record.manifest.kind != "snapshot") return;
+  auto origin = [&](const char* key) {
+    auto it = record.manifest.origin.find(key);
+    return it == record.manifest.origin.end() ? std::string() : it->second;
+  };
+  out->set_project(origin("project"));
+  out->set_job(origin("job"));
+  if (out->visibility() == v1::VISIBILITY_UNSPECIFIED && !out->project().empty()) {
+    out->set_visibility(v1::VISIBILITY_PROJECT);
+  }
+}
+
+}  // namespace
+
+v1::Image ToProto(const ImageRecord& record, const ImageView& view) {
   v1::Image out;
   out.set_id(record.id.ToHex());
   out.set_kind(record.manifest.kind);
-  for (const std::string& tag : record.tags) out.add_tags(tag);
+  AddNames(record, view, &out);
+  AddOwner(record, &out);
   for (const ImageLayer& layer : record.manifest.layers) {
     v1::Layer* l = out.add_layers();
     l->set_metadata(layer.metadata.ToHex());

@@ -14,7 +14,8 @@ google::protobuf::Timestamp ToTimestamp(int64_t nanos);
 v1::Sandbox ToProto(const SandboxInfo& info);
 v1::Command ToProto(const CommandInfo& info);
 v1::FileInfo ToProto(const InitFileInfo& info);
-v1::Image ToProto(const ImageRecord& record);
+// `view`: the caller's; the record has no more names than it shows.
+v1::Image ToProto(const ImageRecord& record, const ImageView& view);
 v1::SandboxMetrics ToProto(const SandboxUsage& usage);
 SandboxSpec FromProto(const v1::CreateSandboxRequest& request);
 CommandSpec FromProto(const v1::StartCommandRequest& request);

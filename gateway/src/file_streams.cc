@@ -177,7 +177,7 @@ class Download final : public grpc::ServerWriteReactor<v1::ReadFileResponse> {
     return finished_;
   }
 
-  void FinishOnce(const Status& status, std::string_view noun) {
+  void FinishOnce(const Status& status, Noun noun) {
     std::lock_guard lock(mutex_);
     if (finished_) return;
     finished_ = true;
@@ -258,7 +258,7 @@ class Upload final : public grpc::ServerReadReactor<v1::WriteFileRequest> {
   void Open(const v1::WriteFileRequest::Open& open) {
     if (opened_) return FinishOnce(InvalidArgumentError("the file is open already"));
     if (Status allowed = services_.CheckSandbox(*context_, open.sandbox_id()); !allowed.ok()) {
-      return FinishOnce(allowed);
+      return FinishOnce(allowed, "SANDBOX");
     }
     Result<PipeEnds> pipe = MakePipe(/*nonblocking_read=*/false);
     if (!pipe.ok()) return FinishOnce(pipe.status());
@@ -336,11 +336,11 @@ class Upload final : public grpc::ServerReadReactor<v1::WriteFileRequest> {
     return finished_;
   }
 
-  void FinishOnce(const Status& status) {
+  void FinishOnce(const Status& status, Noun noun = "FILE") {
     std::lock_guard lock(mutex_);
     if (finished_) return;
     finished_ = true;
-    Finish(ToGrpc(*context_, status, "FILE"));
+    Finish(ToGrpc(*context_, status, noun));
   }
 
   Services& services_;

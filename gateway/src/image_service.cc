@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <set>
 
+#include "base/id.h"
 #include "convert.h"
 #include "snapshotter/push.h"
 
@@ -102,33 +105,58 @@ Status ImportMissing(PushStream* stream, grpc::ServerContext* context, const Oci
   return OkStatus();
 }
 
-// Images and their names belong to no project yet, so a key of one project may add names, but not
-// take or move those that others may rely on.
-Status CheckMayChange(const Caller& caller) {
-  if (caller.project == "*") return OkStatus();
-  return PermissionDeniedError("a key of project " + caller.project +
-                               " may add image names, but not remove or move them; use a key of "
-                               "all projects");
+// Where names are looked up and nothing is changed: a caller of all projects that says none means
+// the one that its sandboxes are in then.
+constexpr const char* kUsualProject = "default";
+
+Result<ImageView> ViewFor(const Caller& caller, const std::string& asked) {
+  ESKER_ASSIGN_OR_RETURN(std::string project, caller.ChooseProject(asked, kUsualProject));
+  return caller.View(project);
 }
 
-Status CheckMayName(Services& s, const Caller& caller, const std::string& tag, const ImageId& id) {
-  Result<ImageRecord> now = s.index.ResolveImage(tag);
-  if (now.status().code() == Code::kNotFound) return OkStatus();
-  ESKER_RETURN_IF_ERROR(now.status());
-  return now->id == id ? OkStatus() : CheckMayChange(caller);
+// The full name that a caller gives or takes away: of its project, else a shared one.
+Result<std::string> NameToChange(const Caller& caller, const std::string& asked,
+                                 const std::string& reference) {
+  ESKER_ASSIGN_OR_RETURN(std::string project, caller.ChooseProject(asked, ""));
+  return NameInProject(project, reference);
 }
 
-// Which image it is shows only at the end, so a key that may not move the name is told then.
-Result<ImageId> FinishPush(Services& s, const Caller& caller, ImagePush* push,
-                           const std::string& tag) {
-  if (caller.project == "*" || tag.empty()) return push->Finish(tag);
-  ESKER_ASSIGN_OR_RETURN(ImageId id, push->Finish(""));
-  Status may = CheckMayName(s, caller, tag, id);
-  if (may.ok()) may = s.index.SetTag(tag, id);
-  if (may.ok()) return id;
-  // Nameless now, unless others have it under another name: then this is refused, as it should be.
-  (void)s.index.DeleteImage(id, /*force=*/false);
-  return may;
+Result<v1::Image> Show(Services& s, const ImageView& view, const ImageId& id) {
+  ESKER_ASSIGN_OR_RETURN(ImageRecord record, s.index.GetImage(id));
+  RestrictToView(view, record);
+  return gateway::ToProto(record, view);
+}
+
+std::string Origin(const ImageRecord& record, const char* key) {
+  auto it = record.manifest.origin.find(key);
+  return it == record.manifest.origin.end() ? std::string() : it->second;
+}
+
+bool IsSnapshotOf(const ImageRecord& record, const std::string& project) {
+  return record.manifest.kind == "snapshot" && Origin(record, "project") == project;
+}
+
+// The name under which a push ends, "" for none.
+Result<std::string> NameOfPush(const Caller& caller, const v1::PushRequest::Begin& begin) {
+  if (!begin.job().empty()) ESKER_RETURN_IF_ERROR(CheckIdentifier("job", begin.job()));
+  if (!begin.tag().empty()) return NameToChange(caller, begin.project(), begin.tag());
+  if (!caller.bound() && begin.project().empty()) return std::string();
+  return InvalidArgumentError(
+      "push: an image of a project needs a name: it is its project's by that");
+}
+
+// Who knows a layer's name need not know the layer: a caller of one project takes by name only what
+// images that it sees are made of. The rest it sends, and it is stored once all the same.
+Result<ImagePush::MayReuse> LayersToReuse(Services& s, const Caller& caller) {
+  if (!caller.bound()) return ImagePush::MayReuse();
+  auto seen = std::make_shared<std::set<std::string>>();
+  ESKER_ASSIGN_OR_RETURN(std::vector<ImageRecord> records, s.index.ListImages());
+  for (ImageRecord& record : records) {
+    if (!RestrictToView(caller.View(caller.project), record)) continue;
+    for (const ImageLayer& layer : record.manifest.layers) seen->insert(layer.diff_id);
+  }
+  return ImagePush::MayReuse(
+      [seen](const std::string& diff_id) { return seen->contains(diff_id); });
 }
 
 Status DoPush(Services& s, const Caller& caller, grpc::ServerContext* context, PushStream* stream) {
@@ -137,13 +165,11 @@ Status DoPush(Services& s, const Caller& caller, grpc::ServerContext* context, P
     return InvalidArgumentError("push: the first message must begin the push");
   }
   v1::PushRequest::Begin begin = request.begin();
-  std::string tag;
-  if (!begin.tag().empty()) {
-    ESKER_ASSIGN_OR_RETURN(tag, NormaliseTag(begin.tag()));
-  }
+  ESKER_ASSIGN_OR_RETURN(std::string name, NameOfPush(caller, begin));
   ESKER_ASSIGN_OR_RETURN(OciImage image, DescribeImage(begin));
+  ESKER_ASSIGN_OR_RETURN(ImagePush::MayReuse may_reuse, LayersToReuse(s, caller));
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<ImagePush> push,
-                         ImagePush::Start(s.store, s.index, image));
+                         ImagePush::Start(s.store, s.index, image, std::move(may_reuse)));
   v1::PushEvent event;
   event.mutable_missing();
   for (size_t layer : push->missing()) {
@@ -154,10 +180,10 @@ Status DoPush(Services& s, const Caller& caller, grpc::ServerContext* context, P
   if (!stream->Read(&request) || !request.end()) {
     return CancelledError("the client ended the push before its end");
   }
-  ESKER_ASSIGN_OR_RETURN(ImageId id, FinishPush(s, caller, push.get(), tag));
-  ESKER_ASSIGN_OR_RETURN(ImageRecord record, s.index.GetImage(id));
+  ESKER_ASSIGN_OR_RETURN(ImageId id, push->Finish(name, begin.job()));
+  ESKER_ASSIGN_OR_RETURN(ImageView view, ViewFor(caller, begin.project()));
   event.Clear();
-  *event.mutable_done()->mutable_image() = gateway::ToProto(record);
+  ESKER_ASSIGN_OR_RETURN(*event.mutable_done()->mutable_image(), Show(s, view, id));
   v1::PushProgress* totals = event.mutable_done()->mutable_totals();
   *totals = ToProto(push->totals().bytes);
   totals->set_layers(push->totals().layers);
@@ -166,17 +192,85 @@ Status DoPush(Services& s, const Caller& caller, grpc::ServerContext* context, P
   return OkStatus();
 }
 
-Status RemoveImage(Services& s, const v1::RemoveImageRequest& request, bool* removed) {
-  ESKER_ASSIGN_OR_RETURN(ImageRecord record, s.index.ResolveImage(request.reference()));
-  bool by_id = record.id.ToHex().starts_with(request.reference());
-  if (by_id) {
-    *removed = true;
-    return s.index.DeleteImage(record.id, request.force());
+// All that a caller of one project can remove of an image: its names, and its snapshot once that
+// has no other names.
+Status RemoveOwn(Services& s, const Caller& caller, const ImageRecord& record, bool force) {
+  std::vector<std::string> own;
+  for (const std::string& name : record.tags) {
+    if (ProjectOfName(name) == caller.project) own.push_back(name);
   }
-  ESKER_ASSIGN_OR_RETURN(std::string tag, NormaliseTag(request.reference()));
-  ESKER_RETURN_IF_ERROR(s.index.DeleteTag(tag));
-  *removed = record.tags.size() <= 1;
+  const bool own_snapshot = IsSnapshotOf(record, caller.project);
+  if (own.empty() && !own_snapshot) {
+    return PermissionDeniedError("image " + record.id.ToHex() + " is shared by all projects; " +
+                                 caller.project + " cannot remove it");
+  }
+  if (!own.empty() && !force) {
+    return FailedPreconditionError("image " + record.id.ToHex() + " has " +
+                                   std::to_string(own.size()) + " tag(s), first " + own.front() +
+                                   "; remove them first, or force it");
+  }
+  for (const std::string& name : own) {
+    Status removed = s.index.DeleteTag(name);
+    if (removed.code() != Code::kNotFound) ESKER_RETURN_IF_ERROR(removed);
+  }
+  if (!own_snapshot) return OkStatus();
+  // Refused while it has names, which can only be those of others now: then they keep it.
+  Status deleted = s.index.DeleteImage(record.id, /*force=*/false);
+  return deleted.code() == Code::kFailedPrecondition ? OkStatus() : deleted;
+}
+
+Status RemoveById(Services& s, const Caller& caller, const ImageRecord& record, bool force) {
+  if (caller.bound()) return RemoveOwn(s, caller, record, force);
+  return s.index.DeleteImage(record.id, force);
+}
+
+Status RemoveName(Services& s, const Caller& caller, const ImageRecord& record,
+                  const std::string& full_name) {
+  if (std::find(record.tags.begin(), record.tags.end(), full_name) != record.tags.end()) {
+    return s.index.DeleteTag(full_name);
+  }
+  const std::string why = "project " + std::string(ProjectOfName(full_name)) +
+                          " has no image name " + std::string(NameWithoutProject(full_name)) +
+                          "; the one there is is shared by all projects";
+  return caller.bound() ? PermissionDeniedError(why) : NotFoundError(why);
+}
+
+// Names come before ids, as in look-ups.
+bool IsNamed(const ImageRecord& record, const std::string& reference) {
+  Result<std::string> full = NormaliseTag(reference);
+  return full.ok() && std::any_of(record.tags.begin(), record.tags.end(), [&](auto& tag) {
+           return NameWithoutProject(tag) == NameWithoutProject(*full);
+         });
+}
+
+Status RemoveImage(Services& s, const Caller& caller, const v1::RemoveImageRequest& request,
+                   v1::RemoveImageResponse* response) {
+  ESKER_ASSIGN_OR_RETURN(std::string project, caller.ChooseProject(request.project(), ""));
+  const ImageView view = caller.View(project);
+  ESKER_ASSIGN_OR_RETURN(ImageRecord record, s.index.ResolveImage(request.reference(), view));
+  if (IsNamed(record, request.reference())) {
+    ESKER_ASSIGN_OR_RETURN(std::string name, NameInProject(project, request.reference()));
+    ESKER_RETURN_IF_ERROR(RemoveName(s, caller, record, name));
+  } else {
+    ESKER_RETURN_IF_ERROR(RemoveById(s, caller, record, request.force()));
+  }
+  Status left = s.index.ResolveImage(record.id.ToHex(), view).status();
+  response->set_removed_image(left.code() == Code::kNotFound);
   return OkStatus();
+}
+
+// Leaves only the names that match; false if the image is not to be listed.
+bool MatchForList(const v1::ListImagesRequest& request, ImageRecord& record) {
+  const bool snapshot = record.manifest.kind == "snapshot";
+  if (snapshot && !request.include_snapshots()) return false;
+  auto named = [&](const std::string& name) {
+    return NameWithoutProject(name).starts_with(request.prefix());
+  };
+  if (!request.project().empty()) {
+    std::erase_if(record.tags, [&](auto& tag) { return ProjectOfName(tag) != request.project(); });
+    if (record.tags.empty() && !IsSnapshotOf(record, request.project())) return false;
+  }
+  return request.prefix().empty() || std::any_of(record.tags.begin(), record.tags.end(), named);
 }
 
 }  // namespace
@@ -190,15 +284,12 @@ grpc::Status ImageService::Push(grpc::ServerContext* context, PushStream* stream
 grpc::Status ImageService::List(grpc::ServerContext* context, const v1::ListImagesRequest* request,
                                 v1::ListImagesResponse* response) {
   auto list = [&]() -> Status {
-    ESKER_RETURN_IF_ERROR(s_.Authenticate(*context).status());
+    ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
+    ESKER_ASSIGN_OR_RETURN(ImageView view, ViewFor(caller, request->project()));
     ESKER_ASSIGN_OR_RETURN(std::vector<ImageRecord> records, s_.index.ListImages());
-    for (const ImageRecord& record : records) {
-      if (record.manifest.kind == "snapshot" && !request->include_snapshots()) continue;
-      bool named = std::any_of(record.tags.begin(), record.tags.end(), [&](const std::string& t) {
-        return t.starts_with(request->prefix());
-      });
-      if (!request->prefix().empty() && !named) continue;
-      *response->add_images() = gateway::ToProto(record);
+    for (ImageRecord& record : records) {
+      if (!RestrictToView(view, record) || !MatchForList(*request, record)) continue;
+      *response->add_images() = gateway::ToProto(record, view);
     }
     return OkStatus();
   };
@@ -208,9 +299,10 @@ grpc::Status ImageService::List(grpc::ServerContext* context, const v1::ListImag
 grpc::Status ImageService::Inspect(grpc::ServerContext* context,
                                    const v1::InspectImageRequest* request, v1::Image* response) {
   auto inspect = [&]() -> Status {
-    ESKER_RETURN_IF_ERROR(s_.Authenticate(*context).status());
-    ESKER_ASSIGN_OR_RETURN(ImageRecord record, s_.index.ResolveImage(request->reference()));
-    *response = gateway::ToProto(record);
+    ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
+    ESKER_ASSIGN_OR_RETURN(ImageView view, ViewFor(caller, request->project()));
+    ESKER_ASSIGN_OR_RETURN(ImageRecord record, s_.index.ResolveImage(request->reference(), view));
+    *response = gateway::ToProto(record, view);
     return OkStatus();
   };
   return ToGrpc(*context, inspect(), "IMAGE");
@@ -221,11 +313,7 @@ grpc::Status ImageService::Remove(grpc::ServerContext* context,
                                   v1::RemoveImageResponse* response) {
   auto remove = [&]() -> Status {
     ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
-    ESKER_RETURN_IF_ERROR(CheckMayChange(caller));
-    bool removed = false;
-    ESKER_RETURN_IF_ERROR(RemoveImage(s_, *request, &removed));
-    response->set_removed_image(removed);
-    return OkStatus();
+    return RemoveImage(s_, caller, *request, response);
   };
   return ToGrpc(*context, remove(), "IMAGE");
 }
@@ -234,12 +322,12 @@ grpc::Status ImageService::Tag(grpc::ServerContext* context, const v1::TagImageR
                                v1::Image* response) {
   auto tag = [&]() -> Status {
     ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
-    ESKER_ASSIGN_OR_RETURN(ImageRecord record, s_.index.ResolveImage(request->reference()));
-    ESKER_ASSIGN_OR_RETURN(std::string name, NormaliseTag(request->tag()));
-    ESKER_RETURN_IF_ERROR(CheckMayName(s_, caller, name, record.id));
-    ESKER_RETURN_IF_ERROR(s_.index.SetTag(name, record.id));
-    ESKER_ASSIGN_OR_RETURN(record, s_.index.GetImage(record.id));
-    *response = gateway::ToProto(record);
+    ESKER_ASSIGN_OR_RETURN(ImageView view, ViewFor(caller, request->project()));
+    ESKER_ASSIGN_OR_RETURN(std::string name,
+                           NameToChange(caller, request->project(), request->tag()));
+    ESKER_ASSIGN_OR_RETURN(ImageRecord record, s_.index.ResolveImage(request->reference(), view));
+    ESKER_RETURN_IF_ERROR(s_.index.SetTag(name, record.id, request->job()));
+    ESKER_ASSIGN_OR_RETURN(*response, Show(s_, view, record.id));
     return OkStatus();
   };
   return ToGrpc(*context, tag(), "IMAGE");
@@ -250,19 +338,17 @@ grpc::Status SnapshotService::List(grpc::ServerContext* context,
                                    v1::ListImagesResponse* response) {
   auto list = [&]() -> Status {
     ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
+    ESKER_ASSIGN_OR_RETURN(ImageView view, ViewFor(caller, request->project()));
     ESKER_ASSIGN_OR_RETURN(std::vector<ImageRecord> records, s_.index.ListImages());
-    auto origin = [](const ImageRecord& record, const char* key) {
-      auto it = record.manifest.origin.find(key);
-      return it == record.manifest.origin.end() ? std::string() : it->second;
-    };
-    for (const ImageRecord& record : records) {
-      if (record.manifest.kind != "snapshot") continue;
-      if (!caller.MaySee(origin(record, "project"))) continue;
-      if (!request->project().empty() && origin(record, "project") != request->project()) continue;
-      if (!request->sandbox_id().empty() && origin(record, "sandbox") != request->sandbox_id()) {
+    for (ImageRecord& record : records) {
+      const std::string project = Origin(record, "project");
+      if (record.manifest.kind != "snapshot" || !caller.MaySee(project)) continue;
+      if (!request->project().empty() && project != request->project()) continue;
+      if (!request->sandbox_id().empty() && Origin(record, "sandbox") != request->sandbox_id()) {
         continue;
       }
-      *response->add_images() = gateway::ToProto(record);
+      RestrictToView(view, record);
+      *response->add_images() = gateway::ToProto(record, view);
     }
     return OkStatus();
   };
@@ -274,13 +360,12 @@ grpc::Status SnapshotService::Remove(grpc::ServerContext* context,
                                      v1::RemoveImageResponse* response) {
   auto remove = [&]() -> Status {
     ESKER_ASSIGN_OR_RETURN(Caller caller, s_.Authenticate(*context));
-    ESKER_ASSIGN_OR_RETURN(ImageRecord record, s_.index.ResolveImage(request->id()));
-    auto project = record.manifest.origin.find("project");
-    if (record.manifest.kind != "snapshot" ||
-        (project != record.manifest.origin.end() && !caller.MaySee(project->second))) {
+    ESKER_ASSIGN_OR_RETURN(ImageView view, ViewFor(caller, request->project()));
+    ESKER_ASSIGN_OR_RETURN(ImageRecord record, s_.index.ResolveImage(request->id(), view));
+    if (record.manifest.kind != "snapshot" || !caller.MaySee(Origin(record, "project"))) {
       return NotFoundError("there is no snapshot " + request->id());
     }
-    ESKER_RETURN_IF_ERROR(s_.index.DeleteImage(record.id, /*force=*/true));
+    ESKER_RETURN_IF_ERROR(RemoveById(s_, caller, record, /*force=*/true));
     response->set_removed_image(true);
     return OkStatus();
   };

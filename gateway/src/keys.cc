@@ -81,6 +81,10 @@ Result<std::string> KeyFile::Create(const std::string& name, const std::string& 
                                     bool admin) {
   ESKER_RETURN_IF_ERROR(CheckIdentifier("key name", name));
   if (project != "*") ESKER_RETURN_IF_ERROR(CheckIdentifier("project", project));
+  if (admin && project != "*") {
+    return InvalidArgumentError(
+        "an administrator's key is one of all projects: make it without a project");
+  }
   std::lock_guard lock(mutex_);
   ESKER_RETURN_IF_ERROR(Reload());
   for (const ApiKey& key : keys_) {

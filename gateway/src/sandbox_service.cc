@@ -41,28 +41,21 @@ Status CheckResources(const v1::Resources& resources) {
   return OkStatus();
 }
 
-// A key that is bound to one project creates in it, whatever was asked for.
-Status BindProject(const Caller& caller, std::string* project) {
-  if (caller.project == "*") return OkStatus();
-  if (project->empty() || *project == "default") *project = caller.project;
-  if (*project == caller.project) return OkStatus();
-  return PermissionDeniedError("this key may create sandboxes in project " + caller.project +
-                               " only, not in " + *project);
-}
-
 }  // namespace
 
 grpc::ServerUnaryReactor* SandboxService::Create(grpc::CallbackServerContext* context,
                                                  const v1::CreateSandboxRequest* request,
                                                  v1::Sandbox* response) {
-  return RunUnary(s_, s_.quick, context, "SANDBOX", [=, this](const Caller& caller) -> Status {
+  const Noun noun("SANDBOX", /*when_not_found=*/"IMAGE");
+  return RunUnary(s_, s_.quick, context, noun, [=, this](const Caller& caller) -> Status {
     ESKER_RETURN_IF_ERROR(CheckTier(request->tier()));
     if (request->image().empty()) return InvalidArgumentError("no image was named");
     ESKER_RETURN_IF_ERROR(
         CheckTimes(request->ttl_ms(), request->idle_ttl_ms(), request->create_timeout_ms()));
     ESKER_RETURN_IF_ERROR(CheckResources(request->resources()));
     SandboxSpec spec = FromProto(*request);
-    ESKER_RETURN_IF_ERROR(BindProject(caller, &spec.project));
+    ESKER_ASSIGN_OR_RETURN(spec.project, caller.ChooseProject(request->project(), spec.project));
+    spec.any_image = !caller.bound();
     ESKER_ASSIGN_OR_RETURN(SandboxInfo info, s_.node.Create(spec));
     *response = ToProto(info);
     return OkStatus();

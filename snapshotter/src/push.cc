@@ -11,10 +11,11 @@ namespace {
 
 class ImagePushImpl final : public ImagePush {
  public:
-  ImagePushImpl(Store& store, Index& index, OciImage image)
+  ImagePushImpl(Store& store, Index& index, OciImage image, MayReuse may_reuse)
       : store_(store),
         index_(index),
         image_(std::move(image)),
+        may_reuse_(std::move(may_reuse)),
         session_(index.StartImport()),
         have_(image_.layers.size()) {}
 
@@ -23,7 +24,7 @@ class ImagePushImpl final : public ImagePush {
     std::set<std::string> to_come;
     for (size_t i = 0; i < image_.layers.size(); ++i) {
       const std::string& diff_id = image_.layers[i].diff_id;
-      ESKER_ASSIGN_OR_RETURN(have_[i], session_->UseLayer(diff_id));
+      ESKER_ASSIGN_OR_RETURN(have_[i], UseLayer(diff_id));
       // The same layer may occur more than once in an image (an empty one often does).
       if (have_[i] || (!diff_id.empty() && !to_come.insert(diff_id).second)) {
         ++totals_.layers_reused;
@@ -59,13 +60,18 @@ class ImagePushImpl final : public ImagePush {
   }
 
  private:
+  Result<std::optional<ImageLayer>> UseLayer(const std::string& diff_id) {
+    if (may_reuse_ && !may_reuse_(diff_id)) return std::optional<ImageLayer>();
+    return session_->UseLayer(diff_id);
+  }
+
   Status ImportWanted(const OciLayer& wanted, std::optional<ImageLayer>& have, ByteSource& source,
                       const ImportOptions& options) {
     std::unique_ptr<Lease> claim;
     if (!wanted.diff_id.empty()) {
       ESKER_ASSIGN_OR_RETURN(claim, session_->ClaimLayer(wanted.diff_id, options.cancelled));
       // Another push may have brought it while this one waited.
-      ESKER_ASSIGN_OR_RETURN(have, session_->UseLayer(wanted.diff_id));
+      ESKER_ASSIGN_OR_RETURN(have, UseLayer(wanted.diff_id));
       if (have) {
         ++totals_.layers_reused;
         return OkStatus();
@@ -127,6 +133,7 @@ class ImagePushImpl final : public ImagePush {
   Store& store_;
   Index& index_;
   const OciImage image_;
+  const MayReuse may_reuse_;
   std::unique_ptr<ImportSession> session_;
   std::vector<std::optional<ImageLayer>> have_;  // by place in the image
   std::vector<size_t> missing_;
@@ -135,8 +142,9 @@ class ImagePushImpl final : public ImagePush {
 
 }  // namespace
 
-Result<std::unique_ptr<ImagePush>> ImagePush::Start(Store& store, Index& index, OciImage image) {
-  auto push = std::make_unique<ImagePushImpl>(store, index, std::move(image));
+Result<std::unique_ptr<ImagePush>> ImagePush::Start(Store& store, Index& index, OciImage image,
+                                                    MayReuse may_reuse) {
+  auto push = std::make_unique<ImagePushImpl>(store, index, std::move(image), std::move(may_reuse));
   ESKER_RETURN_IF_ERROR(push->FindMissing());
   return std::unique_ptr<ImagePush>(std::move(push));
 }

@@ -68,6 +68,26 @@ TEST_F(PushTest, OnlyMissingLayersAreWanted) {
   EXPECT_NE(first, second);
 }
 
+TEST_F(PushTest, ALayerThatMayNotBeTakenByItsNameIsSentAndStoredOnce) {
+  ImageId first = Push("one", {base_}, "one:1");
+  const uint64_t chunks = Must(index_->GetStats()).chunks;
+  auto start = [&] {
+    return Must(ImagePush::Start(*store_, *index_, MakeOciImage("one", {base_}),
+                                 [](const std::string&) { return false; }));
+  };
+  auto push = start();
+  EXPECT_THAT(push->missing(), ElementsAre(0));
+  EXPECT_EQ(push->totals().layers_reused, 0u);
+  EXPECT_EQ(push->Finish("@p/guess").status().code(), Code::kFailedPrecondition);
+  StringSource wrong(top_);
+  EXPECT_EQ(push->ImportLayer(0, wrong, {}).code(), Code::kDataLoss);
+  StringSource source(base_);
+  ASSERT_OK(push->ImportLayer(0, source, {}));
+  EXPECT_EQ(Must(push->Finish("@p/mine", "job-1")), first);
+  EXPECT_EQ(Must(index_->GetImage(first)).jobs.at("@p/mine:latest"), "job-1");
+  EXPECT_EQ(Must(index_->GetStats()).chunks, chunks);
+}
+
 TEST_F(PushTest, TheSameImageAlwaysHasTheSameId) {
   ImageId first = Push("one", {base_, top_}, "one");
   EXPECT_EQ(Push("one", {base_, top_}, "other-name"), first);

@@ -39,7 +39,8 @@ struct SandboxResources {
 };
 
 struct SandboxSpec {
-  std::string image;  // reference as asked for
+  std::string image;       // reference as asked for; of what the sandbox's project may see,
+  bool any_image = false;  // or of all projects' images
   SandboxResources resources;
   int64_t ttl_ms = 0;             // 0: default_ttl_ms; -1: none
   int64_t idle_ttl_ms = 0;        // 0 or -1: none

@@ -17,7 +17,7 @@ struct ApiKey {
   std::string name;
   Digest digest;
   std::string project;  // "*": all
-  bool admin = false;
+  bool admin = false;   // counts for keys of all projects only
 };
 
 class KeyFile {

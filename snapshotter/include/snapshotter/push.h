@@ -24,9 +24,13 @@ struct PushTotals {
 // layer at once do it once (the second waits) and both succeed.
 class ImagePush {
  public:
+  // Whether a layer of this diff_id that the store has may be taken by its name alone. If not, it
+  // must be sent (proving that the sender has it), although it is stored once.
+  using MayReuse = std::function<bool(const std::string& diff_id)>;
   // `image` came from ParseOciImage; or it is one tar without a manifest: a layer with no digest
-  // and no diff_id, which are then not checked but found out.
-  static Result<std::unique_ptr<ImagePush>> Start(Store& store, Index& index, OciImage image);
+  // and no diff_id, which are then not checked but found out. Without `may_reuse`: all may.
+  static Result<std::unique_ptr<ImagePush>> Start(Store& store, Index& index, OciImage image,
+                                                  MayReuse may_reuse = {});
   virtual ~ImagePush() = default;
 
   // Layers (index into the image's list) that must be fed, lowest first.
