@@ -65,6 +65,30 @@ def test_missing_things_are_file_not_found(shared):
     assert not shared.files.exists("/etc/passwd/below")
 
 
+def test_a_sandbox_that_is_not_there_is_no_missing_file(client):
+    nowhere = esker.Sandbox("sb-no-such-sandbox", client)
+    for call in (
+        lambda: nowhere.files.read("/x"),
+        lambda: nowhere.files.write("/x", b"data"),
+        lambda: nowhere.files.write("/x", b""),
+        lambda: nowhere.files.exists("/x"),
+        lambda: nowhere.files.list("/"),
+        lambda: nowhere.files.make_dir("/x"),
+        lambda: nowhere.files.remove("/x"),
+        lambda: nowhere.commands.run("true"),
+        lambda: nowhere.commands.connect("c-1").wait(),
+        lambda: nowhere.commands.list(),
+        lambda: nowhere.commands.kill("c-1"),
+        lambda: nowhere.commands.send_stdin("c-1", b"x"),
+        lambda: nowhere.pty.create(),
+        lambda: nowhere.pty.resize("c-1", 1, 1),
+        lambda: nowhere.snapshot(),
+        lambda: nowhere.get_info(),
+    ):
+        with pytest.raises(esker.SandboxNotFoundError):
+            call()
+
+
 def test_kinds_of_errors(shared):
     with pytest.raises(IsADirectoryError):
         shared.files.read("/etc")

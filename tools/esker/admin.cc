@@ -1,6 +1,7 @@
 // esker gc, index rebuild, key, status, version
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/io.h"
 #include "esker/v1/admin.grpc.pb.h"
@@ -16,13 +17,11 @@ Status CollectGarbage(const GlobalOptions& options, double grace_seconds) {
   if (grace_seconds < 0 && grace_seconds != -1) {
     return InvalidArgumentError("--grace must not be negative");
   }
-  auto stub = v1::AdminService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
   v1::CollectGarbageRequest request;
   request.set_grace_ms(grace_seconds < 0 ? -1 : static_cast<int64_t>(grace_seconds * 1000));
-  v1::CollectGarbageResponse response;
-  ESKER_RETURN_IF_ERROR(FromGrpc(stub->CollectGarbage(&context, request, &response), context));
+  ESKER_ASSIGN_OR_RETURN(
+      v1::CollectGarbageResponse response,
+      Connection(options).Call(&v1::AdminService::Stub::CollectGarbage, request));
   if (options.json) {
     PrintJson(response);
   } else {
@@ -42,7 +41,7 @@ Status RebuildIndex(const GlobalOptions& options) {
   Prepare(options, &context);
   auto reader = stub->RebuildIndex(&context, v1::RebuildIndexRequest());
   v1::RebuildIndexEvent event;
-  ProgressLine progress;
+  ProgressLine progress(/*quiet=*/options.json);
   while (reader->Read(&event)) {
     progress.Show(std::to_string(event.done()) + " of " + std::to_string(event.total()) + " packs");
     if (!event.finished()) continue;
@@ -62,12 +61,9 @@ Status RebuildIndex(const GlobalOptions& options) {
 }
 
 Status ShowStatus(const GlobalOptions& options) {
-  auto stub = v1::AdminService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
-  v1::GetStatusResponse response;
-  ESKER_RETURN_IF_ERROR(
-      FromGrpc(stub->GetStatus(&context, v1::GetStatusRequest(), &response), context));
+  ESKER_ASSIGN_OR_RETURN(
+      v1::GetStatusResponse response,
+      Connection(options).Call(&v1::AdminService::Stub::GetStatus, v1::GetStatusRequest()));
   if (options.json) {
     PrintJson(response);
     return OkStatus();
@@ -86,9 +82,13 @@ Status ShowStatus(const GlobalOptions& options) {
   return OkStatus();
 }
 
+nlohmann::json ToJson(const ApiKey& key) {
+  return {{"name", key.name}, {"project", key.project}, {"role", key.admin ? "admin" : "user"}};
+}
+
 // Keys are a file of the server's: made on its machine by whoever may write that file.
-Status CreateKey(const std::string& file, const std::string& name, const std::string& project,
-                 bool admin) {
+Status CreateKey(const GlobalOptions& options, const std::string& file, const std::string& name,
+                 const std::string& project, bool admin) {
   std::string directory = file.substr(0, file.rfind('/') + 1);
   if (!directory.empty() && !PathExists(directory)) {
     return NotFoundError("there is no directory " + directory +
@@ -96,25 +96,34 @@ Status CreateKey(const std::string& file, const std::string& name, const std::st
   }
   KeyFile keys(file);
   ESKER_ASSIGN_OR_RETURN(std::string secret, keys.Create(name, project, admin));
-  std::printf("%s\n", secret.c_str());
+  if (options.json) {
+    nlohmann::json json = ToJson({.name = name, .digest = {}, .project = project, .admin = admin});
+    json["key"] = secret;
+    PrintJson(json);
+  } else {
+    std::printf("%s\n", secret.c_str());
+  }
   return OkStatus();
 }
 
-Status ListKeys(const std::string& file) {
+Status ListKeys(const GlobalOptions& options, const std::string& file) {
   KeyFile keys(file);
   ESKER_ASSIGN_OR_RETURN(std::vector<ApiKey> all, keys.List());
   std::vector<std::vector<std::string>> rows = {{"NAME", "PROJECT", "ROLE"}};
   for (const ApiKey& key : all) {
+    if (options.json) PrintJson(ToJson(key));
     rows.push_back({key.name, key.project, key.admin ? "admin" : "user"});
   }
-  PrintTable(rows);
+  if (!options.json) PrintTable(rows);
   return OkStatus();
 }
 
-Status RemoveKey(const std::string& file, const std::string& name) {
+Status RemoveKey(const GlobalOptions& options, const std::string& file, const std::string& name) {
   KeyFile keys(file);
   ESKER_ASSIGN_OR_RETURN(bool removed, keys.Remove(name));
-  return removed ? OkStatus() : NotFoundError("there is no key named " + name + " in " + file);
+  if (!removed) return NotFoundError("there is no key named " + name + " in " + file);
+  if (options.json) PrintJson(nlohmann::json{{"removed", name}});
+  return OkStatus();
 }
 
 }  // namespace
@@ -151,17 +160,20 @@ void AddAdmin(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   key->add_option("--file", args->keys_file, "key file (default DATA/keys)");
   key->add_option("--data", args->data, "the server's data directory (default /var/lib/esker)");
   CLI::App* create = key->add_subcommand("create", "make a key and print it, once");
+  create->alias("add");
   create->add_option("name", args->name, "its name")->required();
   create->add_option("--project", args->project, "the project it is bound to (default: all)");
   create->add_flag("--admin", args->admin, "may collect garbage and rebuild the index");
-  create->callback(
-      choose([=] { return CreateKey(args->KeysFile(), args->name, args->project, args->admin); }));
-  key->add_subcommand("ls", "list keys")->callback(choose([=] {
-    return ListKeys(args->KeysFile());
+  create->callback(choose([=, &options] {
+    return CreateKey(options, args->KeysFile(), args->name, args->project, args->admin);
+  }));
+  key->add_subcommand("ls", "list keys")->callback(choose([=, &options] {
+    return ListKeys(options, args->KeysFile());
   }));
   CLI::App* remove = key->add_subcommand("rm", "remove a key");
   remove->add_option("name", args->name, "its name")->required();
-  remove->callback(choose([=] { return RemoveKey(args->KeysFile(), args->name); }));
+  remove->callback(
+      choose([=, &options] { return RemoveKey(options, args->KeysFile(), args->name); }));
 
   app.add_subcommand("version", "print the version")->callback(choose([&options]() -> Status {
     std::printf(options.json ? "{\"version\":\"%s\"}\n" : "esker %s\n", ESKER_VERSION);

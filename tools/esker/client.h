@@ -24,6 +24,29 @@ std::shared_ptr<grpc::Channel> OpenChannel(const GlobalOptions& options);
 // id).
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
 
+// A server, for calls that send one message and get one.
+class Connection {
+ public:
+  explicit Connection(const GlobalOptions& options)
+      : options_(options), channel_(OpenChannel(options)) {}
+
+  template <typename Stub, typename Request, typename Response>
+  Result<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                     Response*),
+                        const Request& request) const {
+    Stub stub(channel_);
+    grpc::ClientContext context;
+    Prepare(options_, &context);
+    Response response;
+    ESKER_RETURN_IF_ERROR(FromGrpc((stub.*method)(&context, request, &response), context));
+    return response;
+  }
+
+ private:
+  const GlobalOptions& options_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
 // "esker: NOT_FOUND: there is no image x (trace tr-...)", or one JSON object with --json; the exit
 // code for it: 1, or 2 for a wrong request.
 int ReportFailure(const GlobalOptions& options, const Status& status);

@@ -60,7 +60,7 @@ Status Upload(const GlobalOptions& options, const std::string& from, Remote to,
   bool going = writer->Write(request);
   std::string buffer(1 << 20, '\0');
   uint64_t sent = 0;
-  ProgressLine progress;
+  ProgressLine progress(/*quiet=*/options.json);
   while (going) {
     Result<size_t> n = ReadFull(fd, buffer.data(), buffer.size());
     if (!n.ok()) {
@@ -76,10 +76,13 @@ Status Upload(const GlobalOptions& options, const std::string& from, Remote to,
   }
   writer->WritesDone();
   progress.Finish();
-  return FromGrpc(writer->Finish(), context);
+  ESKER_RETURN_IF_ERROR(FromGrpc(writer->Finish(), context));
+  if (options.json) PrintJson(info);
+  return OkStatus();
 }
 
-Status ReadInto(const GlobalOptions& options, const Remote& from, const std::string& user, int fd) {
+Result<v1::FileInfo> ReadInto(const GlobalOptions& options, const Remote& from,
+                              const std::string& user, int fd) {
   auto stub = v1::FileService::NewStub(OpenChannel(options));
   grpc::ClientContext context;
   Prepare(options, &context);
@@ -90,26 +93,31 @@ Status ReadInto(const GlobalOptions& options, const Remote& from, const std::str
   auto reader = stub->Read(&context, request);
   v1::ReadFileResponse response;
   uint64_t got = 0;
-  ProgressLine progress;
+  v1::FileInfo info;
+  ProgressLine progress(/*quiet=*/options.json);
   while (reader->Read(&response)) {
+    if (response.has_info()) info = response.info();
     ESKER_RETURN_IF_ERROR(WriteFull(fd, response.data().data(), response.data().size()));
     got += response.data().size();
     progress.Show(HumanBytes(got) + " received");
   }
   progress.Finish();
-  return FromGrpc(reader->Finish(), context);
+  ESKER_RETURN_IF_ERROR(FromGrpc(reader->Finish(), context));
+  return info;
 }
 
 Status Download(const GlobalOptions& options, const Remote& from, std::string to,
                 const std::string& user) {
-  if (to == "-") return ReadInto(options, from, user, 1);
+  // Then the file is what is printed, --json or not.
+  if (to == "-") return ReadInto(options, from, user, 1).status();
   if (IsDirectory(to)) to += "/" + BaseName(from.path);
   std::string temporary = to + ".esker-" + RandomId();
   ESKER_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666));
   ScopeGuard remove([&] { ::unlink(temporary.c_str()); });
-  ESKER_RETURN_IF_ERROR(ReadInto(options, from, user, fd.get()));
+  ESKER_ASSIGN_OR_RETURN(v1::FileInfo info, ReadInto(options, from, user, fd.get()));
   if (::rename(temporary.c_str(), to.c_str()) != 0) return ErrnoError("rename to " + to);
   remove.Dismiss();
+  if (options.json) PrintJson(info);
   return OkStatus();
 }
 

@@ -206,31 +206,43 @@ class Follower {
       command_ = event.started().id();
       forwarder_.Start(command_);
     }
+    if (event.has_exited()) exit_ = event.exited();
     if (event.has_output()) {
       const v1::CommandEvent::Output& output = event.output();
       int fd = output.stream() == v1::STREAM_STDERR ? 2 : 1;
-      if (output.lost() != 0) {
-        std::fprintf(stderr, "esker: %llu bytes of output were dropped here\n",
-                     static_cast<unsigned long long>(output.lost()));
-      }
-      ESKER_RETURN_IF_ERROR(WriteFull(fd, output.data().data(), output.data().size()));
       offsets_[fd - 1] = output.offset() + output.data().size();
+      if (!options_.json) return Show(output, fd);
     }
-    if (event.has_exited()) exit_ = event.exited();
+    if (options_.json) {
+      PrintJson(event);
+      std::fflush(stdout);
+    }
     return OkStatus();
+  }
+
+  static Status Show(const v1::CommandEvent::Output& output, int fd) {
+    if (output.lost() != 0) {
+      std::fprintf(stderr, "esker: %llu bytes of output were dropped here\n",
+                   static_cast<unsigned long long>(output.lost()));
+    }
+    return WriteFull(fd, output.data().data(), output.data().size());
   }
 
   Result<int> FinishExit() {
     const v1::Exit& exit = exit_->exit();
+    if (!options_.json) Explain(exit);  // else its last event has said so
+    if (!exit.reason().empty()) {
+      return FailedPreconditionError("the sandbox ended: " + exit.reason());
+    }
+    return exit.exit_code();
+  }
+
+  static void Explain(const v1::Exit& exit) {
     if (!exit.error().empty()) std::fprintf(stderr, "esker: %s\n", exit.error().c_str());
     if (exit.timed_out()) std::fprintf(stderr, "esker: the command was killed by its time-out\n");
     if (exit.oom_killed()) {
       std::fprintf(stderr, "esker: the sandbox's memory limit killed a process of it\n");
     }
-    if (!exit.reason().empty()) {
-      return FailedPreconditionError("the sandbox ended: " + exit.reason());
-    }
-    return exit.exit_code();
   }
 
   const GlobalOptions& options_;
@@ -242,12 +254,9 @@ class Follower {
   std::optional<v1::Command> exit_;
 };
 
-Result<int> StartInBackground(const GlobalOptions& options, Stub& stub,
-                              const ExecArguments& arguments) {
-  grpc::ClientContext context;
-  Prepare(options, &context);
-  v1::Command command;
-  ESKER_RETURN_IF_ERROR(FromGrpc(stub.Start(&context, MakeRequest(arguments), &command), context));
+Result<int> StartInBackground(const GlobalOptions& options, const ExecArguments& arguments) {
+  ESKER_ASSIGN_OR_RETURN(v1::Command command,
+                         Connection(options).Call(&Stub::Start, MakeRequest(arguments)));
   if (options.json) {
     PrintJson(command);
   } else {
@@ -269,8 +278,8 @@ Result<int> Exec(const GlobalOptions& options, const ExecArguments& arguments) {
     sigset_t set = ForwardedSignals();
     ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   }
+  if (arguments.background) return StartInBackground(options, arguments);
   auto stub = v1::CommandService::NewStub(OpenChannel(options));
-  if (arguments.background) return StartInBackground(options, *stub, arguments);
   std::optional<RawTerminal> raw;
   if (arguments.terminal && arguments.interactive) raw.emplace();
   return Follower(options, *stub, arguments).Run();

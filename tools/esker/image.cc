@@ -35,12 +35,12 @@ std::string DescribeProgress(const v1::PushProgress& progress, uint64_t total) {
 // Reads the server's events. Progress comes while layers are sent, so it has a thread of its own.
 class EventReader {
  public:
-  EventReader(PushStream* stream, bool quiet) : stream_(stream), quiet_(quiet) {}
+  EventReader(PushStream* stream, bool quiet) : stream_(stream), line_(quiet) {}
 
   void ReadToEnd(uint64_t total) {
     v1::PushEvent event;
     while (stream_->Read(&event)) {
-      if (event.has_progress() && !quiet_) line_.Show(DescribeProgress(event.progress(), total));
+      if (event.has_progress()) line_.Show(DescribeProgress(event.progress(), total));
       if (event.has_done()) done_ = event.done();
     }
     line_.Finish();
@@ -49,7 +49,6 @@ class EventReader {
 
  private:
   PushStream* stream_;
-  const bool quiet_;
   ProgressLine line_;
   v1::PushEvent::Done done_;
 };
@@ -93,16 +92,23 @@ void PrintPushed(const GlobalOptions& options, const v1::PushEvent::Done& done) 
               HumanBytes(totals.bytes_deduplicated()).c_str());
 }
 
-Status Push(const GlobalOptions& options, const std::string& from, const std::string& tag,
-            const std::string& platform) {
-  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<PushSource> source, PushSource::Open(from, platform));
+struct Arguments {
+  std::string from, reference, tag, prefix, project, job, platform = "linux/amd64";
+  bool force = false, snapshots = false;
+};
+
+Status Push(const GlobalOptions& options, const Arguments& args) {
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<PushSource> source,
+                         PushSource::Open(args.from, args.platform));
   auto stub = v1::ImageService::NewStub(OpenChannel(options));
   grpc::ClientContext context;
   Prepare(options, &context);
   std::unique_ptr<PushStream> stream = stub->Push(&context);
   v1::PushRequest request;
   source->FillBegin(request.mutable_begin());
-  request.mutable_begin()->set_tag(tag);
+  request.mutable_begin()->set_tag(args.tag);
+  request.mutable_begin()->set_project(args.project);
+  request.mutable_begin()->set_job(args.job);
   stream->Write(request);
   v1::PushEvent event;
   Status sent;
@@ -123,26 +129,34 @@ Status Push(const GlobalOptions& options, const std::string& from, const std::st
   return OkStatus();
 }
 
-Status ListImages(const GlobalOptions& options, const std::string& prefix, bool snapshots) {
-  auto stub = v1::ImageService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
+std::string ProjectText(const std::string& project, v1::Visibility visibility) {
+  if (visibility == v1::VISIBILITY_SHARED) return "(shared)";
+  return project.empty() ? "-" : project;
+}
+
+Status ListImages(const GlobalOptions& options, const Arguments& args) {
   v1::ListImagesRequest request;
-  request.set_prefix(prefix);
-  request.set_include_snapshots(snapshots);
-  v1::ListImagesResponse response;
-  ESKER_RETURN_IF_ERROR(FromGrpc(stub->List(&context, request, &response), context));
+  request.set_prefix(args.prefix);
+  request.set_include_snapshots(args.snapshots);
+  request.set_project(args.project);
+  ESKER_ASSIGN_OR_RETURN(v1::ListImagesResponse response,
+                         Connection(options).Call(&v1::ImageService::Stub::List, request));
   std::vector<std::vector<std::string>> rows = {
-      {"NAME", "ID", "KIND", "LAYERS", "SIZE", "PUBLISHED"}};
-  for (const v1::Image& image : response.images()) {
+      {"NAME", "PROJECT", "ID", "KIND", "LAYERS", "SIZE", "PUBLISHED"}};
+  for (v1::Image& image : *response.mutable_images()) {
     if (options.json) {
       PrintJson(image);
       continue;
     }
-    std::vector<std::string> names(image.tags().begin(), image.tags().end());
-    if (names.empty()) names.push_back("-");
-    for (const std::string& name : names) {
-      rows.push_back({name, ShortId(image.id()), image.kind(), std::to_string(image.layers_size()),
+    if (image.names().empty()) {
+      v1::ImageName* none = image.add_names();
+      none->set_name("-");
+      none->set_project(image.project());
+      none->set_visibility(image.visibility());
+    }
+    for (const v1::ImageName& name : image.names()) {
+      rows.push_back({name.name(), ProjectText(name.project(), name.visibility()),
+                      ShortId(image.id()), image.kind(), std::to_string(image.layers_size()),
                       HumanBytes(image.plain_bytes()), HumanTime(image.published())});
     }
   }
@@ -150,26 +164,19 @@ Status ListImages(const GlobalOptions& options, const std::string& prefix, bool 
   return OkStatus();
 }
 
-Status Inspect(const GlobalOptions& options, const std::string& reference) {
-  auto stub = v1::ImageService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
-  v1::InspectImageRequest request;
-  request.set_reference(reference);
-  v1::Image image;
-  ESKER_RETURN_IF_ERROR(FromGrpc(stub->Inspect(&context, request, &image), context));
-  if (options.json) {
-    PrintJson(image);
-    return OkStatus();
+void PrintNames(const v1::Image& image) {
+  for (const v1::ImageName& name : image.names()) {
+    std::string job = name.job().empty() ? "" : ", job " + name.job();
+    std::printf("name       %s (%s%s)\n", name.name().c_str(),
+                name.project().empty() ? "shared" : ("project " + name.project()).c_str(),
+                job.c_str());
   }
-  std::printf("id         %s\nkind       %s\n", image.id().c_str(), image.kind().c_str());
-  for (const std::string& tag : image.tags()) std::printf("tag        %s\n", tag.c_str());
-  if (!image.parent().empty()) std::printf("parent     %s\n", image.parent().c_str());
-  for (auto& [key, value] : image.origin()) {
-    std::printf("origin     %s=%s\n", key.c_str(), value.c_str());
+  if (image.names().empty() && !image.project().empty()) {
+    std::printf("project    %s\n", image.project().c_str());
   }
-  std::printf("published  %s\nsize       %s\nconfig     %s\n", HumanTime(image.published()).c_str(),
-              HumanBytes(image.plain_bytes()).c_str(), image.config_json().c_str());
+}
+
+void PrintLayers(const v1::Image& image) {
   std::vector<std::vector<std::string>> rows = {{"LAYER", "METADATA", "DATA", "SIZE", "SOURCE"}};
   for (int i = 0; i < image.layers_size(); ++i) {
     const v1::Layer& layer = image.layers(i);
@@ -179,18 +186,37 @@ Status Inspect(const GlobalOptions& options, const std::string& reference) {
                     layer.source_digest().empty() ? "-" : layer.source_digest().substr(0, 19)});
   }
   PrintTable(rows);
+}
+
+Status Inspect(const GlobalOptions& options, const Arguments& args) {
+  v1::InspectImageRequest request;
+  request.set_reference(args.reference);
+  request.set_project(args.project);
+  ESKER_ASSIGN_OR_RETURN(v1::Image image,
+                         Connection(options).Call(&v1::ImageService::Stub::Inspect, request));
+  if (options.json) {
+    PrintJson(image);
+    return OkStatus();
+  }
+  std::printf("id         %s\nkind       %s\n", image.id().c_str(), image.kind().c_str());
+  PrintNames(image);
+  if (!image.parent().empty()) std::printf("parent     %s\n", image.parent().c_str());
+  for (auto& [key, value] : image.origin()) {
+    std::printf("origin     %s=%s\n", key.c_str(), value.c_str());
+  }
+  std::printf("published  %s\nsize       %s\nconfig     %s\n", HumanTime(image.published()).c_str(),
+              HumanBytes(image.plain_bytes()).c_str(), image.config_json().c_str());
+  PrintLayers(image);
   return OkStatus();
 }
 
-Status Remove(const GlobalOptions& options, const std::string& reference, bool force) {
-  auto stub = v1::ImageService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
+Status Remove(const GlobalOptions& options, const Arguments& args) {
   v1::RemoveImageRequest request;
-  request.set_reference(reference);
-  request.set_force(force);
-  v1::RemoveImageResponse response;
-  ESKER_RETURN_IF_ERROR(FromGrpc(stub->Remove(&context, request, &response), context));
+  request.set_reference(args.reference);
+  request.set_force(args.force);
+  request.set_project(args.project);
+  ESKER_ASSIGN_OR_RETURN(v1::RemoveImageResponse response,
+                         Connection(options).Call(&v1::ImageService::Stub::Remove, request));
   if (options.json) {
     PrintJson(response);
   } else {
@@ -199,15 +225,14 @@ Status Remove(const GlobalOptions& options, const std::string& reference, bool f
   return OkStatus();
 }
 
-Status Tag(const GlobalOptions& options, const std::string& reference, const std::string& tag) {
-  auto stub = v1::ImageService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
+Status Tag(const GlobalOptions& options, const Arguments& args) {
   v1::TagImageRequest request;
-  request.set_reference(reference);
-  request.set_tag(tag);
-  v1::Image image;
-  ESKER_RETURN_IF_ERROR(FromGrpc(stub->Tag(&context, request, &image), context));
+  request.set_reference(args.reference);
+  request.set_tag(args.tag);
+  request.set_project(args.project);
+  request.set_job(args.job);
+  ESKER_ASSIGN_OR_RETURN(v1::Image image,
+                         Connection(options).Call(&v1::ImageService::Stub::Tag, request));
   if (options.json) PrintJson(image);
   return OkStatus();
 }
@@ -217,41 +242,42 @@ Status Tag(const GlobalOptions& options, const std::string& reference, const std
 void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   CLI::App* image = app.add_subcommand("image", "push, list and remove images");
   image->require_subcommand(1);
-  struct Arguments {
-    std::string from, reference, tag, prefix, platform = "linux/amd64";
-    bool force = false, snapshots = false;
-  };
   auto args = std::make_shared<Arguments>();
-  auto choose = [&](std::function<Status()> work) {
-    return Choose(options, chosen, std::move(work));
+  using Verb = Status (*)(const GlobalOptions&, const Arguments&);
+  auto add = [&](const char* name, const char* help, Verb verb) {
+    CLI::App* sub = image->add_subcommand(name, help);
+    sub->callback(Choose(options, chosen, [=, &options] { return verb(options, *args); }));
+    return sub;
   };
 
-  CLI::App* push = image->add_subcommand("push", "push an image into the store");
+  CLI::App* push = add("push", "push an image into the store", Push);
   push->add_option("from", args->from, "oci:PATH[:TAG], tar:FILE or dir:PATH")->required();
   push->add_option("name", args->tag, "name[:tag] to give it")->required();
   push->add_option("--platform", args->platform, "of a multi-platform layout");
-  push->callback(
-      choose([=, &options] { return Push(options, args->from, args->tag, args->platform); }));
+  push->add_option("--project", args->project,
+                   "whose name it is (default: the key's; else shared)");
+  push->add_option("--job", args->job, "the job that pushes it");
 
-  CLI::App* list = image->add_subcommand("ls", "list images");
+  CLI::App* list = add("ls", "list images", ListImages);
   list->add_option("prefix", args->prefix, "only names that begin so");
   list->add_flag("--all", args->snapshots, "snapshots too");
-  list->callback(
-      choose([=, &options] { return ListImages(options, args->prefix, args->snapshots); }));
+  list->add_option("--project", args->project, "only of this project");
 
-  CLI::App* inspect = image->add_subcommand("inspect", "show one image");
-  inspect->add_option("image", args->reference, "name or id")->required();
-  inspect->callback(choose([=, &options] { return Inspect(options, args->reference); }));
+  CLI::App* inspect = add("inspect", "show one image", Inspect);
+  inspect->add_option("image", args->reference, "[@project/]name or id")->required();
+  inspect->add_option("--project", args->project, "whose name it is");
 
-  CLI::App* remove = image->add_subcommand("rm", "remove a tag, or an image by id");
-  remove->add_option("image", args->reference, "name or id")->required();
-  remove->add_flag("--force", args->force, "with an id: also when it has tags");
-  remove->callback(choose([=, &options] { return Remove(options, args->reference, args->force); }));
+  CLI::App* remove = add("rm", "remove a name, or an image by id", Remove);
+  remove->add_option("image", args->reference, "[@project/]name or id")->required();
+  remove->add_flag("--force", args->force, "with an id: also when it has names");
+  remove->add_option("--project", args->project,
+                     "whose name it is (default: the key's; else shared)");
 
-  CLI::App* tag = image->add_subcommand("tag", "give an image another name");
-  tag->add_option("image", args->reference, "name or id")->required();
+  CLI::App* tag = add("tag", "give an image another name", Tag);
+  tag->add_option("image", args->reference, "[@project/]name or id")->required();
   tag->add_option("name", args->tag, "name[:tag]")->required();
-  tag->callback(choose([=, &options] { return Tag(options, args->reference, args->tag); }));
+  tag->add_option("--project", args->project, "whose name it is (default: the key's; else shared)");
+  tag->add_option("--job", args->job, "the job that gives it");
 }
 
 }  // namespace esker::cli

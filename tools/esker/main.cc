@@ -1,5 +1,6 @@
 // esker: the command line of Esker.
 
+#include <grpc/grpc.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -55,7 +56,16 @@ int main(int argc, char** argv) {
   try {
     app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;  // 0: help was asked for
+    const bool help = error.get_exit_code() == 0;
+    // The parser may have ended before it came to the option.
+    options.json = options.json ||
+                   std::find(words.begin(), words.end(), std::string_view("--json")) != words.end();
+    if (help || !options.json) return app.exit(error) == 0 ? 0 : 2;
+    return esker::cli::ReportFailure(options, esker::InvalidArgumentError(error.what()));
   }
-  return chosen();
+  grpc_init();
+  const int code = chosen();
+  // Waits for gRPC's threads: one that still ran would use what the process's exit destroys.
+  grpc_shutdown_blocking();
+  return code;
 }

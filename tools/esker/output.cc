@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 
@@ -35,6 +36,12 @@ void PrintJson(const google::protobuf::Message& message) {
   std::string text;
   auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
   if (status.ok()) std::printf("%s\n", text.c_str());
+}
+
+void PrintJson(const nlohmann::json& json) {
+  // Text that is not UTF-8 (a file's name, say) is no reason to print nothing.
+  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::printf("%s\n", text.c_str());
 }
 
 void PrintTable(const std::vector<std::vector<std::string>>& rows) {
@@ -83,6 +90,7 @@ std::string HumanTime(const google::protobuf::Timestamp& timestamp) {
 std::string ShortId(const std::string& hex) { return hex.substr(0, 12); }
 
 void ProgressLine::Show(const std::string& text) {
+  if (quiet_) return;
   bool terminal = ::isatty(2) == 1;
   int64_t now = Clock::System().MonotonicNanos();
   if (now - last_ns_ < (terminal ? 50'000'000 : 2'000'000'000)) return;

@@ -4,6 +4,7 @@
 #include <google/protobuf/message.h>
 #include <google/protobuf/timestamp.pb.h>
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace esker::cli {
 
 // One line of JSON with the proto's field names.
 void PrintJson(const google::protobuf::Message& message);
+void PrintJson(const nlohmann::json& json);
 // Columns padded to their widest cell; the first row is the heading. Control bytes are escaped.
 void PrintTable(const std::vector<std::vector<std::string>>& rows);
 
@@ -21,10 +23,12 @@ std::string ShortId(const std::string& hex);                          // first 1
 // One changing line on standard error when it is a terminal, else a line every few seconds.
 class ProgressLine {
  public:
+  explicit ProgressLine(bool quiet) : quiet_(quiet) {}
   void Show(const std::string& text);
   void Finish();
 
  private:
+  const bool quiet_;
   int64_t last_ns_ = 0;
   bool shown_ = false;
 };

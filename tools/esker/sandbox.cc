@@ -66,8 +66,7 @@ Result<v1::Tier> ParseTier(const std::string& name) {
 
 class SandboxVerbs {
  public:
-  explicit SandboxVerbs(const GlobalOptions& options)
-      : options_(options), stub_(v1::SandboxService::NewStub(OpenChannel(options))) {}
+  explicit SandboxVerbs(const GlobalOptions& options) : options_(options), server_(options) {}
 
   Status Create(const Arguments& args) {
     v1::CreateSandboxRequest request;
@@ -86,8 +85,8 @@ class SandboxVerbs {
     request.set_idempotency_key(args.name);
     ESKER_RETURN_IF_ERROR(AddPairs(args.metadata, "--metadata", request.mutable_metadata()));
     ESKER_RETURN_IF_ERROR(AddPairs(args.envs, "--env", request.mutable_envs()));
-    v1::Sandbox sandbox;
-    ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Create, request, &sandbox));
+    ESKER_ASSIGN_OR_RETURN(v1::Sandbox sandbox,
+                           server_.Call(&v1::SandboxService::Stub::Create, request));
     Print(sandbox, sandbox.id());
     return OkStatus();
   }
@@ -102,8 +101,8 @@ class SandboxVerbs {
     std::vector<std::vector<std::string>> rows = {
         {"ID", "IMAGE", "STATE", "PROJECT", "CREATED", "EXPIRES"}};
     do {
-      v1::ListSandboxesResponse response;
-      ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::List, request, &response));
+      ESKER_ASSIGN_OR_RETURN(v1::ListSandboxesResponse response,
+                             server_.Call(&v1::SandboxService::Stub::List, request));
       for (const v1::Sandbox& sandbox : response.sandboxes()) {
         if (options_.json) {
           PrintJson(sandbox);
@@ -126,8 +125,8 @@ class SandboxVerbs {
   Status Inspect(const Arguments& args) {
     v1::GetSandboxRequest request;
     request.set_id(args.id);
-    v1::Sandbox sandbox;
-    ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Get, request, &sandbox));
+    ESKER_ASSIGN_OR_RETURN(v1::Sandbox sandbox,
+                           server_.Call(&v1::SandboxService::Stub::Get, request));
     Print(sandbox, "");
     return OkStatus();
   }
@@ -135,8 +134,8 @@ class SandboxVerbs {
   Status Describe(const Arguments& args) {
     v1::DescribeSandboxRequest request;
     request.set_id(args.id);
-    v1::DescribeSandboxResponse response;
-    ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Describe, request, &response));
+    ESKER_ASSIGN_OR_RETURN(v1::DescribeSandboxResponse response,
+                           server_.Call(&v1::SandboxService::Stub::Describe, request));
     if (options_.json) {
       PrintJson(response);
       return OkStatus();
@@ -167,9 +166,10 @@ class SandboxVerbs {
       v1::DeleteSandboxRequest request;
       request.set_id(id);
       request.set_request_id(RandomId("req"));
-      v1::DeleteSandboxResponse response;
-      ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Delete, request, &response).Wrap(id));
-      Print(response, id + (response.existed() ? " removed" : " was gone already"));
+      Result<v1::DeleteSandboxResponse> response =
+          server_.Call(&v1::SandboxService::Stub::Delete, request);
+      if (!response.ok()) return std::move(response).status().Wrap(id);
+      Print(*response, id + (response->existed() ? " removed" : " was gone already"));
     }
     return OkStatus();
   }
@@ -178,8 +178,8 @@ class SandboxVerbs {
     v1::PauseSandboxRequest request;
     request.set_id(args.id);
     request.set_request_id(RandomId("req"));
-    v1::PauseSandboxResponse response;
-    ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Pause, request, &response));
+    ESKER_ASSIGN_OR_RETURN(v1::PauseSandboxResponse response,
+                           server_.Call(&v1::SandboxService::Stub::Pause, request));
     Print(response, "paused; " + HumanBytes(response.bytes_freed()) + " freed, " +
                         HumanBytes(response.bytes_kept()) + " kept");
     return OkStatus();
@@ -189,8 +189,8 @@ class SandboxVerbs {
     v1::ResumeSandboxRequest request;
     request.set_id(args.id);
     request.set_request_id(RandomId("req"));
-    v1::Sandbox sandbox;
-    ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Resume, request, &sandbox));
+    ESKER_ASSIGN_OR_RETURN(v1::Sandbox sandbox,
+                           server_.Call(&v1::SandboxService::Stub::Resume, request));
     Print(sandbox, "running");
     return OkStatus();
   }
@@ -201,8 +201,8 @@ class SandboxVerbs {
     request.set_request_id(RandomId("req"));
     request.set_keep(v1::KEEP_FILES);
     request.set_name(args.name);
-    v1::SnapshotSandboxResponse response;
-    ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Snapshot, request, &response));
+    ESKER_ASSIGN_OR_RETURN(v1::SnapshotSandboxResponse response,
+                           server_.Call(&v1::SandboxService::Stub::Snapshot, request));
     Print(response, response.image());
     return OkStatus();
   }
@@ -213,8 +213,8 @@ class SandboxVerbs {
     request.set_request_id(RandomId("req"));
     request.set_keep(v1::KEEP_FILES);
     request.set_count(args.count);
-    v1::ForkSandboxResponse response;
-    ESKER_RETURN_IF_ERROR(Call(&v1::SandboxService::Stub::Fork, request, &response));
+    ESKER_ASSIGN_OR_RETURN(v1::ForkSandboxResponse response,
+                           server_.Call(&v1::SandboxService::Stub::Fork, request));
     if (options_.json) PrintJson(response);
     Status first_failure;
     for (const auto& child : response.children()) {
@@ -232,13 +232,6 @@ class SandboxVerbs {
   }
 
  private:
-  template <typename Method, typename Request, typename Response>
-  Status Call(Method method, const Request& request, Response* response) {
-    grpc::ClientContext context;
-    Prepare(options_, &context);
-    return FromGrpc((stub_.get()->*method)(&context, request, response), context);
-  }
-
   template <typename Message>
   void Print(const Message& message, const std::string& text) {
     if (options_.json) return PrintJson(message);
@@ -266,7 +259,7 @@ class SandboxVerbs {
   }
 
   const GlobalOptions& options_;
-  std::unique_ptr<v1::SandboxService::Stub> stub_;
+  const Connection server_;
 };
 
 // Our own failures, where the exit code is otherwise the command's (as env(1) and container tools

@@ -9,29 +9,28 @@
 namespace esker::cli {
 namespace {
 
-std::string Origin(const v1::Image& image, const char* key) {
-  auto it = image.origin().find(key);
+std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
+
+std::string SandboxOf(const v1::Image& image) {
+  auto it = image.origin().find("sandbox");
   return it == image.origin().end() ? "-" : it->second;
 }
 
 Status List(const GlobalOptions& options, const std::string& sandbox, const std::string& project) {
-  auto stub = v1::SnapshotService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
   v1::ListSnapshotsRequest request;
   request.set_sandbox_id(sandbox);
   request.set_project(project);
-  v1::ListImagesResponse response;
-  ESKER_RETURN_IF_ERROR(FromGrpc(stub->List(&context, request, &response), context));
+  ESKER_ASSIGN_OR_RETURN(v1::ListImagesResponse response,
+                         Connection(options).Call(&v1::SnapshotService::Stub::List, request));
   std::vector<std::vector<std::string>> rows = {
-      {"ID", "NAME", "SANDBOX", "PROJECT", "LAYERS", "SIZE", "PUBLISHED"}};
+      {"ID", "NAME", "SANDBOX", "PROJECT", "JOB", "LAYERS", "SIZE", "PUBLISHED"}};
   for (const v1::Image& image : response.images()) {
     if (options.json) {
       PrintJson(image);
       continue;
     }
-    rows.push_back({ShortId(image.id()), image.tags().empty() ? "-" : image.tags(0),
-                    Origin(image, "sandbox"), Origin(image, "project"),
+    rows.push_back({ShortId(image.id()), image.names().empty() ? "-" : image.names(0).name(),
+                    SandboxOf(image), OrDash(image.project()), OrDash(image.job()),
                     std::to_string(image.layers_size()), HumanBytes(image.plain_bytes()),
                     HumanTime(image.published())});
   }
@@ -39,17 +38,18 @@ Status List(const GlobalOptions& options, const std::string& sandbox, const std:
   return OkStatus();
 }
 
-Status Remove(const GlobalOptions& options, const std::vector<std::string>& ids) {
-  auto stub = v1::SnapshotService::NewStub(OpenChannel(options));
+Status Remove(const GlobalOptions& options, const std::vector<std::string>& ids,
+              const std::string& project) {
+  Connection server(options);
   for (const std::string& id : ids) {
-    grpc::ClientContext context;
-    Prepare(options, &context);
     v1::RemoveSnapshotRequest request;
     request.set_id(id);
-    v1::RemoveImageResponse response;
-    ESKER_RETURN_IF_ERROR(FromGrpc(stub->Remove(&context, request, &response), context));
+    request.set_project(project);
+    Result<v1::RemoveImageResponse> response =
+        server.Call(&v1::SnapshotService::Stub::Remove, request);
+    if (!response.ok()) return std::move(response).status().Wrap(id);
     if (options.json) {
-      PrintJson(response);
+      PrintJson(*response);
     } else {
       std::printf("%s removed\n", id.c_str());
     }
@@ -73,8 +73,10 @@ void AddSnapshot(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   list->callback(Choose(options, chosen,
                         [=, &options] { return List(options, args->sandbox, args->project); }));
   CLI::App* remove = snapshot->add_subcommand("rm", "remove snapshots");
-  remove->add_option("snapshot", args->ids, "ids")->required();
-  remove->callback(Choose(options, chosen, [=, &options] { return Remove(options, args->ids); }));
+  remove->add_option("snapshot", args->ids, "ids or names")->required();
+  remove->add_option("--project", args->project, "whose names these are");
+  remove->callback(
+      Choose(options, chosen, [=, &options] { return Remove(options, args->ids, args->project); }));
 }
 
 }  // namespace esker::cli

@@ -33,18 +33,23 @@ class _BaseClient:
 class Client(_BaseClient):
     """For `Sandbox`. Thread-safe, and safe after os.fork(); one client serves any number of sandboxes."""
 
-    def images(self, prefix: str = "", include_snapshots: bool = False) -> list[ImageInfo]:
-        """The images of the server, of which a tag begins with `prefix`."""
-        return run(self._transport, ops.images(prefix, include_snapshots))
+    def images(
+        self, prefix: str = "", include_snapshots: bool = False, project: str = ""
+    ) -> list[ImageInfo]:
+        """The images that this client's key may see, of which a name begins with `prefix`; `project`:
+        only what belongs to it."""
+        return run(self._transport, ops.images(prefix, include_snapshots, project))
 
-    def inspect_image(self, reference: str) -> ImageInfo:
-        """One image, by name[:tag] or hex id. Raises ImageNotFoundError."""
-        return run(self._transport, ops.inspect_image(reference))
+    def inspect_image(self, reference: str, project: str = "") -> ImageInfo:
+        """One image, by [@project/]name[:tag] or hex id. A plain name is the project's (the key's, or
+        `project`, or "default"), or else a shared one. Raises ImageNotFoundError."""
+        return run(self._transport, ops.inspect_image(reference, project))
 
-    def remove_image(self, reference: str, force: bool = False) -> bool:
-        """By tag: removes the tag, and the image with its last tag. By id: the image (force: and its
-        tags). True: the image itself went."""
-        return run(self._transport, ops.remove_image(reference, force))
+    def remove_image(self, reference: str, force: bool = False, project: str = "") -> bool:
+        """By name: removes the name, and the image with its last name. By id: the image (force: and
+        its names). A plain name is the project's (the key's, or `project`), or else a shared one.
+        True: the image does not exist any more, for this client."""
+        return run(self._transport, ops.remove_image(reference, force, project))
 
     def server_version(self, timeout: float = 60) -> str:
         """The server's version; waits up to `timeout` seconds for the server to be there."""
@@ -64,14 +69,16 @@ class Client(_BaseClient):
 class AsyncClient(_BaseClient):
     """For `AsyncSandbox`; the same as Client. May be used from several event loops."""
 
-    async def images(self, prefix: str = "", include_snapshots: bool = False) -> list[ImageInfo]:
-        return await arun(self._transport, ops.images(prefix, include_snapshots))
+    async def images(
+        self, prefix: str = "", include_snapshots: bool = False, project: str = ""
+    ) -> list[ImageInfo]:
+        return await arun(self._transport, ops.images(prefix, include_snapshots, project))
 
-    async def inspect_image(self, reference: str) -> ImageInfo:
-        return await arun(self._transport, ops.inspect_image(reference))
+    async def inspect_image(self, reference: str, project: str = "") -> ImageInfo:
+        return await arun(self._transport, ops.inspect_image(reference, project))
 
-    async def remove_image(self, reference: str, force: bool = False) -> bool:
-        return await arun(self._transport, ops.remove_image(reference, force))
+    async def remove_image(self, reference: str, force: bool = False, project: str = "") -> bool:
+        return await arun(self._transport, ops.remove_image(reference, force, project))
 
     async def server_version(self, timeout: float = 60) -> str:
         return await arun(self._transport, ops.server_version(timeout))

@@ -228,20 +228,22 @@ def describe(sandbox_id: str) -> Op:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def images(prefix: str, include_snapshots: bool) -> Op:
-    request = image_pb2.ListImagesRequest(prefix=prefix, include_snapshots=include_snapshots)
+def images(prefix: str, include_snapshots: bool, project: str) -> Op:
+    request = image_pb2.ListImagesRequest(
+        prefix=prefix, include_snapshots=include_snapshots, project=project
+    )
     answer = yield from retrying("ImageService.List", request, REQUEST_TIMEOUT)
     return [ImageInfo.from_proto(image) for image in answer.images]
 
 
-def inspect_image(reference: str) -> Op:
-    request = image_pb2.InspectImageRequest(reference=reference)
+def inspect_image(reference: str, project: str) -> Op:
+    request = image_pb2.InspectImageRequest(reference=reference, project=project)
     answer = yield from retrying("ImageService.Inspect", request, REQUEST_TIMEOUT)
     return ImageInfo.from_proto(answer)
 
 
-def remove_image(reference: str, force: bool) -> Op:
-    request = image_pb2.RemoveImageRequest(reference=reference, force=force)
+def remove_image(reference: str, force: bool, project: str) -> Op:
+    request = image_pb2.RemoveImageRequest(reference=reference, force=force, project=project)
     losses: list[EskerError] = []
     try:
         answer = yield from retrying("ImageService.Remove", request, REQUEST_TIMEOUT, losses=losses)

@@ -144,10 +144,21 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class ImageName:
+    name: str  # name:tag
+    project: str  # "": shared by all projects
+    job: str  # that gave the name
+
+
+@dataclass(frozen=True)
 class ImageInfo:
     id: str
     kind: str
-    tags: list[str]
+    tags: list[str]  # references by which this client reaches it
+    names: list[ImageName]  # the same with their owners
+    project: str  # whose it is; "": it has shared names only, or none
+    job: str
+    shared: bool  # every project sees it
     layers: int
     parent: str
     origin: dict[str, str]
@@ -160,6 +171,10 @@ class ImageInfo:
             m.id,
             m.kind,
             list(m.tags),
+            [ImageName(name.name, name.project, name.job) for name in m.names],
+            m.project,
+            m.job,
+            m.visibility == image_pb2.VISIBILITY_SHARED,
             len(m.layers),
             m.parent,
             dict(m.origin),
