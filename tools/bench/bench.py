@@ -1,9 +1,11 @@
 """Benchmarks as ratios: each figure stands beside a floor or a peer measured in the same run.
 
-    tools/dev bench [NAME...] [--rounds N] [--seconds S] [--json FILE]
+    tools/dev bench [NAME...] [--rounds N] [--seconds S] [--json FILE] [--quick]
 
-Names: container, exec, snapshot, import, lazy; all when none is given. Starts its own `esker serve` on a
-temporary directory under /var/tmp and leaves nothing behind. Needs root.
+Names: container, exec, snapshot, and the group image, of which single ones may follow: `image cold reads`
+(import, gzip, again, cold, slow, reads, burst, size). All when none is given. Starts its own `esker serve` on
+a temporary directory under /var/tmp and leaves nothing behind but the images that it makes once in
+.dev/bench-images. Needs root.
 """
 
 from __future__ import annotations
@@ -22,25 +24,43 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
+import image_bench
 from harness import BenchError, Programs, Workplace, enter_own_mount_namespace
+from images import ImageStore
 
+GROUP = "image"
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(benchmarks.ALL))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known()))
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="the built programs")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (the median counts)")
     parser.add_argument("--seconds", type=float, default=5, help="of load for each figure and round")
-    parser.add_argument("--layout", type=Path, default=ROOT / ".dev/demo-image/oci",
-                        help="OCI layout of a real root (made when missing)")
+    parser.add_argument("--quick", action="store_true",
+                        help="small inputs, one round, other programs' caches left alone: no figures to keep")
     parser.add_argument("--json", type=Path, help="write all figures there too")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in benchmarks.ALL]
+    unknown = [name for name in options.names if name not in known()]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(benchmarks.ALL)}")
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known())}")
+    if options.quick:
+        options.rounds, options.seconds = 1, 1
     return options
+
+
+def known() -> dict:
+    return {**benchmarks.ALL, GROUP: None, **image_bench.ALL}
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The group's name alone stands for all of it."""
+    if not names:
+        return [*benchmarks.ALL, *image_bench.ALL]
+    if GROUP in names and not set(names) & image_bench.ALL.keys():
+        names = [*names, *image_bench.ALL]
+    return [name for name in names if name != GROUP]
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -86,9 +106,10 @@ def main() -> int:
         return 1
     enter_own_mount_namespace()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all is cleaned up
-    names = options.names or list(benchmarks.ALL)
-    if {"import", "lazy"} & set(names):
-        subprocess.run([ROOT / "tools/demo/make_image.sh", options.layout], check=True)
+    names = chosen(options.names)
+    images = ImageStore(ROOT / ".dev/bench-images")
+    if image_bench.ALL.keys() & set(names):
+        images.make_roots()
     rows: list[benchmarks.Row] = []
     before = machine()
     try:
@@ -96,14 +117,15 @@ def main() -> int:
     except BenchError as error:
         notes.print(f"bench: {error}")
         return 1
-    settings = benchmarks.Settings(place, options.layout, options.rounds, options.seconds, lambda _: None)
+    settings = benchmarks.Settings(place, images, options.rounds, options.seconds, lambda _: None,
+                                   options.quick)
     failed = False
     try:
         for name in names:
             with notes.status(name) as status:
                 settings.say = lambda text, name=name: status.update(f"{name}: {text}")
                 try:
-                    rows += benchmarks.ALL[name](settings)
+                    rows += known()[name](settings)
                 except (BenchError, subprocess.SubprocessError) as error:
                     failed = True
                     notes.print(f"bench: {name}: {error}", markup=False)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import shutil
 import statistics
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from harness import BenchError, Server, Workplace, disk_bytes, drop_from_page_cache, timed
-from peers import Floor, OciRuntime, busybox_root, durable_tar_ms, unpack_and_pack_seconds
+from harness import Server, Workplace
+from images import ImageStore
+from peers import Floor, OciRuntime, busybox_root, durable_tar_ms
 
 Say = Callable[[str], None]
 
@@ -42,11 +38,17 @@ class Row:
 @dataclass
 class Settings:
     place: Workplace
-    layout: Path  # OCI layout of a real root file system
+    images: ImageStore  # for the group image; its roots are made when that runs
     rounds: int
     seconds: float
     say: Say
+    quick: bool = False  # small inputs and a warm machine: for development, no figures to keep
     steps: list[dict] = field(default_factory=list)  # latencies by step, for the second table
+
+    @property
+    def big_root(self) -> str:
+        """A real root of more than 400 MB."""
+        return "cpp"
 
 
 Measures = dict[str, Callable[[], dict[str, float]]]
@@ -181,106 +183,8 @@ def snapshot(settings: Settings) -> Iterator[Row]:
               "8 creates in turn", created * 8, False)
 
 
-def layers_of(layout: Path) -> list[Path]:
-    """Layer files of the layout's first image, lowest first."""
-
-    def blob(descriptor: dict) -> Path:
-        algorithm, _, digest = descriptor["digest"].partition(":")
-        return layout / "blobs" / algorithm / digest
-
-    index = json.loads((layout / "index.json").read_text())
-    manifest = json.loads(blob(index["manifests"][0]).read_text())
-    return [blob(layer) for layer in manifest["layers"]]
-
-
-def import_(settings: Settings) -> Iterator[Row]:
-    """Import of a real root layer, beside the usual tools on the same tar."""
-    place = settings.place
-    tar = place.root / "layer.tar"
-    with gzip.open(layers_of(settings.layout)[0]) as source, tar.open("wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
-    megabytes = tar.stat().st_size / 1e6
-    work = place.root / "import-work"
-    work.mkdir()
-
-    def push() -> dict[str, float]:
-        with place.server() as server:
-            first = timed([place.programs / "esker", "--address", server.address, "image", "push",
-                           f"tar:{tar}", "layer:1"])
-            stored = disk_bytes(server.store)
-            again = timed([place.programs / "esker", "--address", server.address, "image", "push",
-                           f"tar:{tar}", "layer:2"])
-            return {"first": first, "again": again, "stored": stored / 1e6,
-                    "grew": (disk_bytes(server.store) - stored) / 1e6}
-
-    seen = interleaved(settings, {
-        "esker image push": push,
-        "unpack + mkfs.erofs + zstd + sha256": lambda: unpack_and_pack_seconds(work, tar),
-    })
-    mine, usual = seen["esker image push"], seen["unpack + mkfs.erofs + zstd + sha256"]
-    for step, value in usual.items():
-        settings.steps.append({"load": f"the usual tools, {megabytes:.0f} MB", "step": step,
-                               "p50_ms": value * 1000, "p99_ms": value * 1000})
-    yield Row("import", f"root layer of {megabytes:.0f} MB, plain tar", "MB/s", megabytes / mine["first"],
-              "unpack + mkfs.erofs + zstd -3 + sha256", megabytes / sum(usual.values()), True, "at least 2.5")
-    yield Row("import", "the same again", "MB/s", megabytes / mine["again"], "first import",
-              megabytes / mine["first"], True, "at least 8")
-    yield Row("import", "bytes in the store", "MB", mine["stored"], "the tar", megabytes, False)
-    yield Row("import", "the store grows, second import", "MB", mine["grew"])
-
-
-def lazy(settings: Settings) -> Iterator[Row]:
-    """The first `python3 -c pass` on a node that has nothing of the image."""
-    place = settings.place
-    layers = layers_of(settings.layout)
-    image, python = "debian:1", "python3 -c pass"
-    work = place.root / "lazy-work"
-    work.mkdir()
-
-    def start(server: Server) -> float:
-        steps = server.load(image, cycles=1, command=python)["steps"]
-        return (steps["create"]["p50_us"] + steps["exec"]["p50_us"]) / 1000
-
-    def unpack() -> dict[str, float]:
-        root = work / "root"
-        root.mkdir()
-        begin = time.monotonic()
-        for layer in layers:
-            subprocess.run(["tar", "-xzf", str(layer), "-C", str(root)], check=True)
-        elapsed = time.monotonic() - begin
-        shutil.rmtree(root)
-        return {"ms": elapsed * 1000}
-
-    with place.server() as first:
-        first.cli("image", "push", f"oci:{settings.layout}", image)
-        plain = json.loads(first.cli("--json", "image", "inspect", image))
-        store = first.store
-    total = float(plain.get("plainBytes") or plain.get("plain_bytes") or 0) / 1e6
-    if total == 0:
-        raise BenchError(f"esker image inspect {image} does not say how large it is")
-
-    def cold() -> dict[str, float]:
-        drop_from_page_cache(store)
-        with place.server(store) as server:
-            before = disk_bytes(server.cache)
-            cold_ms = start(server)
-            fetched = disk_bytes(server.cache) - before
-            return {"cold": cold_ms, "warm": start(server), "fetched": fetched / 1e6}
-
-    seen = interleaved(settings, {"cold start": cold, "eager unpack": unpack})
-    mine = seen["cold start"]
-    yield Row("lazy", "cold node: create to end of python3", "ms", mine["cold"], "the same, warm",
-              mine["warm"], False, "at least 0.5")
-    yield Row("lazy", "cold node: create to end of python3", "ms", mine["cold"], "unpack all layers",
-              seen["eager unpack"]["ms"], False)
-    yield Row("lazy", "bytes kept in the cache", "MB", mine["fetched"], "image", total, False,
-              "at least 10")
-
-
 ALL: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "container": container,
     "exec": command,
     "snapshot": snapshot,
-    "import": import_,
-    "lazy": lazy,
 }

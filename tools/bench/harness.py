@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 READY_TIMEOUT_S = 60.0
@@ -37,6 +39,31 @@ def timed(argv: Sequence[str | Path], **kwargs) -> float:
     return time.monotonic() - start
 
 
+@dataclass
+class Cost:
+    """What one command took: of the clock, and of all processors, its own children and the server's."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def _cpu_here() -> float:
+    """Of this process and of its children that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def cost_of(work: Callable[[], object]) -> Cost:
+    cpu, start = _cpu_here(), time.monotonic()
+    work()
+    return Cost(time.monotonic() - start, _cpu_here() - cpu)
+
+
+def _cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(int(ticks) for ticks in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
 def enter_own_mount_namespace() -> None:
     """Starts this program anew in a mount namespace of its own.
 
@@ -53,7 +80,8 @@ class Programs:
 
     def __init__(self, directory: Path):
         self.directory = directory
-        for name in ("esker", "esker-load", "esker-floor", "esker-floor-tiny", "esker-floor-spawn"):
+        for name in ("esker", "esker-load", "esker-floor", "esker-floor-tiny", "esker-floor-spawn",
+                     "esker-read-files"):
             if not (directory / name).exists():
                 raise BenchError(f"{directory / name} is missing; run: tools/dev build release")
 
@@ -65,6 +93,7 @@ class Server:
     """One `esker serve` on a data directory of its own. close() ends it and all its sandboxes."""
 
     def __init__(self, programs: Programs, data: Path, store: Path | None = None):
+        """On a directory that an earlier one had, it finds what that one left."""
         self._programs = programs
         self.data = data
         self._store = store or data / "store"
@@ -118,6 +147,30 @@ class Server:
             raise BenchError(f"{what} under load failed: {result['failures']}")
         return result
 
+    def keeper_pid(self) -> int:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if words[0].endswith(b"/esker-keeper") and f"{self.data}/node".encode() in words:
+                    return int(entry.name)
+        raise BenchError(f"no keeper runs on {self.data}")
+
+    def push(self, source: str | Path, tag: str) -> Cost:
+        """`esker image push`, with the server's share of its price."""
+        server = _cpu_of(self._process.pid)
+        cost = cost_of(lambda: self.cli("image", "push", source, tag))
+        return Cost(cost.seconds, cost.cpu_seconds + _cpu_of(self._process.pid) - server)
+
+    def peak_memory(self) -> int:
+        """The most that the server had in memory since its start or forget_peak(), in bytes."""
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        raise BenchError("the kernel does not tell the server's peak memory")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -138,13 +191,27 @@ class Workplace:
         self._servers = 0
 
     @contextlib.contextmanager
-    def server(self, store: Path | None = None) -> Iterator[Server]:
+    def server(self, store: Path | None = None, data: Path | None = None) -> Iterator[Server]:
+        """On a new data directory, which goes with it, unless one is given."""
         self._servers += 1
-        server = Server(self.programs, self.root / f"data-{self._servers}", store)
+        own = self.root / f"data-{self._servers}"
+        server = Server(self.programs, data or own, store)
         try:
             yield server
         finally:
             server.close()
+            if data is None:
+                shutil.rmtree(own)
+
+    @contextlib.contextmanager
+    def directory(self, name: str) -> Iterator[Path]:
+        """An empty one, removed at the end."""
+        path = self.root / name
+        path.mkdir()
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path)
 
     def remove(self) -> None:
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -152,6 +219,11 @@ class Workplace:
         if left:
             raise BenchError(f"still mounted, so {self.root} was left as it is: {', '.join(left)}")
         shutil.rmtree(self.root)
+
+
+def clone_store(source: Path, target: Path) -> None:
+    """A store of its own with the same content: published files never change, so they may be linked."""
+    run(["cp", "-al", f"{source}/.", target])
 
 
 def drop_from_page_cache(tree: Path) -> None:
@@ -165,6 +237,20 @@ def drop_from_page_cache(tree: Path) -> None:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
+
+
+def drop_all_caches() -> None:
+    """Of the whole machine: names and pages."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def disk_bytes_written(directory: Path) -> int:
+    """So far, by everybody, on the device that the directory lies on."""
+    os.sync()
+    device = directory.stat().st_dev
+    counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()
+    return int(counters[6]) * 512
 
 
 def disk_bytes(tree: Path) -> int:
