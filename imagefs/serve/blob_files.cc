@@ -21,7 +21,8 @@ constexpr int64_t kStuckNanos = 10'000'000'000;
 
 BlobFiles::BlobFiles(const BlobFilesOptions& options)
     : options_(options),
-      registry_(options.cache, health_, counters_),
+      cache_(options.cache_directory, clock_),
+      registry_(cache_, counters_),
       packs_(options.store_directory),
       reader_(packs_, counters_, clock_),
       recordings_(registry_, clock_),
@@ -216,22 +217,22 @@ void BlobFiles::FailRead(const StoreRead& read, const Status& status) {
 
 void BlobFiles::StartCompletion(const std::shared_ptr<ServedBlob>& blob) {
   Status queued = completions_.Submit([this, blob] { CompleteBlob(*blob); });
-  if (!queued.ok()) blob->CompletionFailed();  // a later read tries again
+  if (!queued.ok()) blob->CompletionEnded();  // a later read tries again
 }
 
 void BlobFiles::CompleteBlob(ServedBlob& blob) {
   Status status = blob.cache_file().Complete(*blob.layout(), reader_.stopping());
   if (status.ok()) {
-    blob.SetComplete();
+    blob.CompletionEnded();
     ++counters_.blobs_completed;
     LogInfo("blob-complete", {{"blob", blob.id().ToHex()}, {"bytes", blob.size_bytes()}});
     return;
   }
   if (status.code() == Code::kCancelled) return;
   LogWarning("blob-not-completed", {{"blob", blob.id().ToHex()}, {"error", status.ToString()}});
-  // Tried again when a chunk that was wrong has been fetched again; not for other reasons, which
-  // would only repeat.
-  if (status.code() == Code::kDataLoss) blob.CompletionFailed();
+  // Tried again when chunks that were wrong or went meanwhile have been fetched again; not for
+  // other reasons, which would only repeat.
+  if (status.code() == Code::kDataLoss || status.code() == Code::kAborted) blob.CompletionEnded();
 }
 
 }  // namespace esker

@@ -21,7 +21,7 @@ namespace esker {
 
 struct BlobFilesOptions {
   std::string store_directory;
-  CacheLayout cache;
+  std::string cache_directory;  // the home: its settings name the others
   int64_t retry_deadline_ms = 20'000;
 };
 
@@ -53,6 +53,7 @@ class BlobFiles : public FuseFiles, public ServerControl {
   void Stop() { reader_.Stop(); }
   const ServerCounters& counters() const { return counters_; }
   BlobRegistry& registry() { return registry_; }
+  CacheControl& cache() { return cache_; }
 
  private:
   struct StoreRead {
@@ -75,7 +76,7 @@ class BlobFiles : public FuseFiles, public ServerControl {
   const Clock& clock_ = Clock::System();
   const int64_t started_nanos_ = clock_.MonotonicNanos();
   ServerCounters counters_;
-  CacheHealth health_{clock_};
+  NodeCache cache_;
   BlobRegistry registry_;
   PackSource packs_;
   BlobReader reader_;

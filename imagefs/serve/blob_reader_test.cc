@@ -11,43 +11,17 @@
 
 #include "base/failpoint.h"
 #include "blob_registry.h"
-#include "testing/blob_fixture.h"
+#include "testing/cache_server.h"
 
 namespace esker {
 namespace {
 
+using Server = testing::CacheServer;
 using testing::TestBlob;
-
-// One server's life: everything in memory is new, the cache directory stays.
-struct Server {
-  Server(const CacheLayout& cache, const std::string& store)
-      : registry(cache, health, counters), packs(store), reader(packs, counters) {}
-  Result<std::string> Read(const BlobId& id, uint64_t offset, size_t size,
-                           int64_t deadline_ms = 5000) {
-    ESKER_ASSIGN_OR_RETURN(std::shared_ptr<ServedBlob> blob, registry.Find(id));
-    std::string out(size, 'x');
-    std::span<uint8_t> span(reinterpret_cast<uint8_t*>(out.data()), size);
-    if (reader.ReadCached(*blob, offset, span)) {
-      ++blob->counters().reads_from_cache;
-      return out;
-    }
-    std::fill(out.begin(), out.end(), 'x');
-    Status status = InternalError("never answered");
-    reader.Read(*blob, offset, span, Clock::System().MonotonicNanos() + deadline_ms * 1'000'000,
-                [&](const Status& s) { status = s; });
-    if (!status.ok()) return status;
-    return out;
-  }
-  CacheHealth health{Clock::System()};
-  ServerCounters counters;
-  BlobRegistry registry;
-  PackSource packs;
-  BlobReader reader;
-};
 
 class BlobReaderTest : public testing::BlobTest {
  protected:
-  std::unique_ptr<Server> NewServer() { return std::make_unique<Server>(cache_, StorePath()); }
+  std::unique_ptr<Server> NewServer() { return std::make_unique<Server>(cache_.root, StorePath()); }
   void ExpectSame(Server& server, const TestBlob& blob, uint64_t offset, size_t size) {
     Result<std::string> got = server.Read(blob.map.id, offset, size);
     ASSERT_TRUE(got.ok()) << got.status().ToString();
@@ -83,6 +57,7 @@ TEST_F(BlobReaderTest, AnswersAnyRangeFromTheStoreAndThenFromTheCache) {
   ExpectWhole(*server, blob);
   EXPECT_EQ(server->counters.fetches, fetched);
   // The next server proves what is there and fetches nothing.
+  server.reset();
   auto next = NewServer();
   ExpectWhole(*next, blob);
   EXPECT_EQ(next->counters.fetches, 0u);
@@ -250,9 +225,9 @@ TEST_F(BlobReaderTest, ADamagedCacheFileIsDroppedAndFetchedAgain) {
   TestBlob blob = testing::PublishBlob(*store_, 13, std::vector<uint32_t>(4, 100'000));
   PutMap(blob.map);
   { ExpectWhole(*NewServer(), blob); }
-  FlipByte(cache_.DataPath(blob.map.id), blob.map.entries[1].blob_offset + 7);
+  FlipByte(cache_.PartPath(blob.map.id), blob.map.entries[1].blob_offset + 7);
   // A gap says nothing about the file, so it is not believed.
-  FlipByte(cache_.DataPath(blob.map.id), blob.map.entries[2].blob_offset + 100'001);
+  FlipByte(cache_.PartPath(blob.map.id), blob.map.entries[2].blob_offset + 100'001);
   auto server = NewServer();
   ExpectWhole(*server, blob);
   EXPECT_EQ(server->counters.fetches, 1u);
@@ -269,8 +244,8 @@ TEST_F(BlobReaderTest, AnOldOrCutOrForeignPresenceFileDoesNoHarm) {
   }
   // All bits set over an empty data file.
   { ExpectWhole(*NewServer(), blob); }
-  ASSERT_EQ(::truncate(cache_.DataPath(blob.map.id).c_str(), 0), 0);
-  ASSERT_EQ(::truncate(cache_.DataPath(blob.map.id).c_str(), static_cast<off_t>(blob.bytes.size())),
+  ASSERT_EQ(::truncate(cache_.PartPath(blob.map.id).c_str(), 0), 0);
+  ASSERT_EQ(::truncate(cache_.PartPath(blob.map.id).c_str(), static_cast<off_t>(blob.bytes.size())),
             0);
   ExpectWhole(*NewServer(), blob);
 }
@@ -282,7 +257,7 @@ TEST_F(BlobReaderTest, ACacheThatCannotBeWrittenMeansUncachedReads) {
   ExpectWhole(*server, blob);
   ExpectWhole(*server, blob);
   EXPECT_EQ(server->counters.reads_from_cache, 0u);
-  EXPECT_FALSE(server->health.Writable());
+  EXPECT_GT(server->cache.Stats().write_errors, 0u);
   EXPECT_EQ(server->counters.errors, 0u);
 }
 
@@ -304,7 +279,7 @@ TEST_F(BlobReaderTest, CompletesOnlyWhatIsWholeAndRight) {
   const uint64_t size = blob.bytes.size();
   EXPECT_FALSE(IsBlobComplete(cache_, blob.map.id, size));
   // The disk changes under us before it is verified: a chunk, then a gap.
-  FlipByte(cache_.DataPath(blob.map.id), blob.map.entries[3].blob_offset);
+  FlipByte(cache_.PartPath(blob.map.id), blob.map.entries[3].blob_offset);
   std::atomic<bool> stop{false};
   auto layout = (*served)->layout();
   EXPECT_EQ((*served)->cache_file().Complete(*layout, stop).code(), Code::kDataLoss);
@@ -315,12 +290,14 @@ TEST_F(BlobReaderTest, CompletesOnlyWhatIsWholeAndRight) {
   SERVE_ASSERT_OK((*served)->cache_file().Complete(*layout, stop));
   EXPECT_TRUE(IsBlobComplete(cache_, blob.map.id, size));
   EXPECT_FALSE(IsBlobComplete(cache_, blob.map.id, size + 4096));
-  Result<std::string> file = ReadFileToString(cache_.DataPath(blob.map.id), 1u << 30);
+  Result<std::string> file = ReadFileToString(cache_.FullPath(blob.map.id), 1u << 30);
   ASSERT_TRUE(file.ok());
   EXPECT_TRUE(*file == blob.bytes);
 
   // Found damaged later: no longer called complete, and healed.
-  FlipByte(cache_.DataPath(blob.map.id), blob.map.entries[3].blob_offset);
+  FlipByte(cache_.FullPath(blob.map.id), blob.map.entries[3].blob_offset);
+  server.reset();
+  served = NotFoundError("let go of");
   auto next = NewServer();
   ExpectWhole(*next, blob);
   EXPECT_FALSE(IsBlobComplete(cache_, blob.map.id, size));
@@ -342,9 +319,9 @@ TEST_F(BlobReaderTest, DamagedAndForeignMapsAreRefused) {
 TEST_F(BlobReaderTest, RegistryFindsNodesItHasNotSeenAndStaysBounded) {
   std::vector<TestBlob> blobs;
   for (int i = 0; i < 6; ++i) blobs.push_back(Publish(100 + i, 3));
-  CacheHealth health(Clock::System());
+  NodeCache cache(cache_.root, Clock::System());
   Counters counters;
-  BlobRegistry registry(cache_, health, counters, {.blobs = 2, .memory_bytes = 1u << 20});
+  BlobRegistry registry(cache, counters, {.blobs = 2, .memory_bytes = 1u << 20});
   for (int round = 0; round < 2; ++round) {
     for (const TestBlob& blob : blobs) {
       auto found = registry.FindNode(NodeOf(blob.map.id));

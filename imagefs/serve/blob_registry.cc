@@ -1,18 +1,8 @@
 #include "blob_registry.h"
 
-#include <unistd.h>
-
 #include <optional>
 
-#include "base/io.h"
-
 namespace esker {
-namespace {
-
-constexpr std::string_view kMapSuffix = ".map";
-
-}  // namespace
-
 uint64_t NodeOf(const BlobId& id) {
   uint64_t node = 0;
   for (int i = 0; i < 8; ++i) node = node << 8 | id.digest.bytes[i];
@@ -55,7 +45,7 @@ Result<std::shared_ptr<ServedBlob>> BlobRegistry::Find(const BlobId& id) {
   std::shared_ptr<Slot> slot = SlotOf(node);
   std::lock_guard lock(slot->mutex);
   if (slot->blob == nullptr) {
-    Result<std::shared_ptr<ServedBlob>> loaded = ServedBlob::Load(cache_, id, health_, &counters_);
+    Result<std::shared_ptr<ServedBlob>> loaded = ServedBlob::Load(cache_, id, &counters_);
     if (!loaded.ok()) {
       Account(node, 0);
       return loaded;
@@ -104,19 +94,6 @@ std::vector<std::shared_ptr<ServedBlob>> BlobRegistry::Loaded() const {
     if (lock.owns_lock() && slot->blob != nullptr) blobs.push_back(slot->blob);
   }
   return blobs;
-}
-
-std::vector<BlobId> BlobRegistry::List() const {
-  std::vector<BlobId> ids;
-  Result<std::vector<std::string>> names = ListDirectory(cache_.MapDirectory());
-  if (!names.ok()) return ids;
-  for (std::string_view name : *names) {
-    if (!name.ends_with(kMapSuffix)) continue;
-    name.remove_suffix(kMapSuffix.size());
-    Result<BlobId> id = BlobId::FromHex(name);
-    if (id.ok()) ids.push_back(*id);
-  }
-  return ids;
 }
 
 }  // namespace esker

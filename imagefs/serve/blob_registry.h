@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cache_file.h"
-#include "imagefs/cache_layout.h"
+#include "node_cache.h"
 #include "served_blob.h"
 
 namespace esker {
@@ -28,10 +27,9 @@ class BlobRegistry {
     size_t memory_bytes = 256u << 20;  // of maps; one larger blob alone is allowed
   };
   // `counters` counts what happens with all blobs together.
-  BlobRegistry(CacheLayout cache, CacheHealth& health, Counters& counters, Limits limits)
-      : cache_(std::move(cache)), health_(health), counters_(counters), limits_(limits) {}
-  BlobRegistry(CacheLayout cache, CacheHealth& health, Counters& counters)
-      : BlobRegistry(std::move(cache), health, counters, Limits()) {}
+  BlobRegistry(NodeCache& cache, Counters& counters, Limits limits)
+      : cache_(cache), counters_(counters), limits_(limits) {}
+  BlobRegistry(NodeCache& cache, Counters& counters) : BlobRegistry(cache, counters, Limits()) {}
 
   // NOT_FOUND: there is no map of that blob here. DATA_LOSS: the map is damaged.
   Result<std::shared_ptr<ServedBlob>> Find(const BlobId& id);
@@ -41,7 +39,7 @@ class BlobRegistry {
   // Those in memory.
   std::vector<std::shared_ptr<ServedBlob>> Loaded() const;
   // Of all maps in the directory.
-  std::vector<BlobId> List() const;
+  std::vector<BlobId> List() const { return cache_.ListMaps(); }
 
  private:
   struct Slot {
@@ -56,8 +54,7 @@ class BlobRegistry {
   std::shared_ptr<Slot> SlotOf(uint64_t node);
   void Account(uint64_t node, size_t memory_bytes);
 
-  const CacheLayout cache_;
-  CacheHealth& health_;
+  NodeCache& cache_;
   Counters& counters_;
   const Limits limits_;
   mutable std::mutex mutex_;  // guards what follows

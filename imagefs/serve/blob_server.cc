@@ -49,9 +49,8 @@ Status RunBlobServer(const BlobServerOptions& options) {
   ESKER_ASSIGN_OR_RETURN(UniqueFd signals, BlockSignals());
   BlobFilesOptions files_options;
   files_options.store_directory = options.store_directory;
-  files_options.cache.root = options.cache_directory;
+  files_options.cache_directory = options.cache_directory;
   files_options.retry_deadline_ms = options.retry_deadline_ms;
-  ESKER_RETURN_IF_ERROR(files_options.cache.MakeDirectories());
 
   BlobFiles files(files_options);
   FuseSession session({options.fuse_fd, options.state_file, options.threads}, files);
@@ -60,7 +59,7 @@ Status RunBlobServer(const BlobServerOptions& options) {
   std::unique_ptr<ControlServer> control;
   if (!options.control_socket.empty()) {
     Result<std::unique_ptr<ControlServer>> started =
-        ControlServer::Start(options.control_socket, files, nullptr);
+        ControlServer::Start(options.control_socket, files, &files.cache());
     if (started.ok()) {
       control = std::move(*started);
     } else {

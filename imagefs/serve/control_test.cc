@@ -37,7 +37,7 @@ class ControlTest : public testing::BlobTest {
     auto server = std::make_unique<Server>();
     BlobFilesOptions options;
     options.store_directory = StorePath();
-    options.cache = cache_;
+    options.cache_directory = cache_.root;
     server->files = std::make_unique<BlobFiles>(options);
     auto control = ControlServer::Start(socket_, *server->files, cache);
     EXPECT_TRUE(control.ok()) << control.status().ToString();

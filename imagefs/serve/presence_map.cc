@@ -39,6 +39,11 @@ PresenceMap::PresenceMap(const std::string& path, const BlobId& id, uint32_t chu
   }
 }
 
+PresenceMap::PresenceMap(uint32_t chunk_count)
+    : states_(chunk_count), present_(chunk_count), bits_((chunk_count + 7) / 8, 0xff) {
+  for (auto& state : states_) state.store(Presence::kRecorded, std::memory_order_relaxed);
+}
+
 Status PresenceMap::LoadFile(const std::string& path, const std::string& header) {
   ESKER_ASSIGN_OR_RETURN(file_, OpenFile(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW));
   struct stat status;
@@ -48,6 +53,7 @@ Status PresenceMap::LoadFile(const std::string& path, const std::string& header)
   if (static_cast<uint64_t>(status.st_size) == want) {
     ESKER_RETURN_IF_ERROR(PReadExact(file_.get(), found.data(), found.size(), 0, path));
     if (found == header) {
+      used_ms_ = status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec / 1'000'000;
       return PReadExact(file_.get(), bits_.data(), bits_.size(), header.size(), path);
     }
   }
@@ -61,6 +67,26 @@ void PresenceMap::SetVerified(uint32_t chunk) { Change(chunk, Presence::kVerifie
 void PresenceMap::Clear(uint32_t chunk) { Change(chunk, Presence::kAbsent); }
 void PresenceMap::ClearAll() {
   for (uint32_t i = 0; i < chunk_count(); ++i) Clear(i);
+}
+
+void PresenceMap::Prove(uint32_t chunk) {
+  Presence recorded = Presence::kRecorded;
+  (void)states_[chunk].compare_exchange_strong(recorded, Presence::kVerified);
+}
+
+void PresenceMap::DistrustAll() {
+  for (auto& state : states_) {
+    Presence verified = Presence::kVerified;
+    (void)state.compare_exchange_strong(verified, Presence::kRecorded);
+  }
+}
+
+void PresenceMap::RecordUse(int64_t wall_ms) {
+  std::lock_guard lock(mutex_);
+  if (!file_.valid()) return;
+  const timespec time{wall_ms / 1000, wall_ms % 1000 * 1'000'000};
+  const timespec times[2] = {time, time};
+  (void)::futimens(file_.get(), times);  // a hint
 }
 
 void PresenceMap::Change(uint32_t chunk, Presence to) {

@@ -1,39 +1,21 @@
 #include "served_blob.h"
 
-#include "base/io.h"
 #include "base/log.h"
 #include "recordings.h"
 
 namespace esker {
-namespace {
-
-constexpr size_t kMaxMapBytes = 256u << 20;
-
-Result<std::shared_ptr<const BlobLayout>> ReadLayout(const CacheLayout& cache, const BlobId& id) {
-  const std::string path = cache.MapPath(id);
-  ESKER_ASSIGN_OR_RETURN(std::string bytes, ReadFileToString(path, kMaxMapBytes));
-  Result<BlobMap> map = BlobMap::Parse(bytes);
-  if (!map.ok()) return std::move(map).status().Wrap(path);
-  if (map->id != id) return DataLossError(path + " is the map of blob " + map->id.ToHex());
-  return std::make_shared<const BlobLayout>(std::move(*map));
+Result<std::shared_ptr<ServedBlob>> ServedBlob::Load(NodeCache& cache, const BlobId& id,
+                                                     Counters* whole) {
+  ESKER_ASSIGN_OR_RETURN(std::shared_ptr<const BlobLayout> layout, cache.ReadLayout(id));
+  return std::make_shared<ServedBlob>(cache, std::move(layout), whole);
 }
 
-}  // namespace
-
-Result<std::shared_ptr<ServedBlob>> ServedBlob::Load(const CacheLayout& cache, const BlobId& id,
-                                                     CacheHealth& health, Counters* whole) {
-  ESKER_ASSIGN_OR_RETURN(std::shared_ptr<const BlobLayout> layout, ReadLayout(cache, id));
-  return std::make_shared<ServedBlob>(cache, std::move(layout), health, whole);
-}
-
-ServedBlob::ServedBlob(const CacheLayout& cache, std::shared_ptr<const BlobLayout> layout,
-                       CacheHealth& health, Counters* whole)
+ServedBlob::ServedBlob(NodeCache& cache, std::shared_ptr<const BlobLayout> layout, Counters* whole)
     : cache_(cache),
       id_(layout->map().id),
       size_bytes_(layout->map().size_bytes),
-      file_(cache, *layout, health),
+      file_(cache.File(layout)),
       counters_(whole),
-      complete_(IsBlobComplete(cache, layout->map().id, layout->map().size_bytes)),
       layout_(std::move(layout)) {}
 
 std::shared_ptr<const BlobLayout> ServedBlob::layout() const {
@@ -42,7 +24,7 @@ std::shared_ptr<const BlobLayout> ServedBlob::layout() const {
 }
 
 bool ServedBlob::ReloadLayout() {
-  Result<std::shared_ptr<const BlobLayout>> fresh = ReadLayout(cache_, id_);
+  Result<std::shared_ptr<const BlobLayout>> fresh = cache_.ReadLayout(id_);
   if (!fresh.ok()) return false;  // the map in memory is as good as before
   std::lock_guard lock(mutex_);
   if ((*fresh)->map().generation <= layout_->map().generation) return false;
@@ -86,7 +68,7 @@ void ServedBlob::NoteRead(uint64_t offset, uint64_t size, int64_t now_nanos) {
 }
 
 bool ServedBlob::TakeCompletion() {
-  return !complete_ && file_.AllPresent() && !completion_taken_.exchange(true);
+  return !complete() && file_->AllPresent() && !completion_taken_.exchange(true);
 }
 
 }  // namespace esker

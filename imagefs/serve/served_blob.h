@@ -12,7 +12,7 @@
 #include "cache_file.h"
 #include "counters.h"
 #include "group_fetch.h"
-#include "imagefs/cache_layout.h"
+#include "node_cache.h"
 #include "stream_detector.h"
 
 namespace esker {
@@ -24,15 +24,14 @@ class ServedBlob {
  public:
   // Reads and checks the map file. NOT_FOUND: there is none. DATA_LOSS: it is damaged, or another
   // blob's.
-  static Result<std::shared_ptr<ServedBlob>> Load(const CacheLayout& cache, const BlobId& id,
-                                                  CacheHealth& health, Counters* whole = nullptr);
+  static Result<std::shared_ptr<ServedBlob>> Load(NodeCache& cache, const BlobId& id,
+                                                  Counters* whole = nullptr);
   // What happens with the blob is counted in `whole` too, which must outlive it.
-  ServedBlob(const CacheLayout& cache, std::shared_ptr<const BlobLayout> layout,
-             CacheHealth& health, Counters* whole);
+  ServedBlob(NodeCache& cache, std::shared_ptr<const BlobLayout> layout, Counters* whole);
 
   const BlobId& id() const { return id_; }
   uint64_t size_bytes() const { return size_bytes_; }
-  CacheFile& cache_file() { return file_; }
+  CacheFile& cache_file() { return *file_; }
   Counters& counters() { return counters_; }
   StreamDetector& streams() { return streams_; }
   std::shared_ptr<const BlobLayout> layout() const;
@@ -55,19 +54,18 @@ class ServedBlob {
 
   // True once per time that all chunks are here: the caller then sees to CacheFile::Complete.
   bool TakeCompletion();
-  void CompletionFailed() { completion_taken_ = false; }
-  void SetComplete() { complete_ = true; }
-  bool complete() const { return complete_; }
+  // It may be tried again: it failed, or what was complete is not here any more.
+  void CompletionEnded() { completion_taken_ = false; }
+  bool complete() const { return file_->complete(); }
 
  private:
-  const CacheLayout cache_;
+  NodeCache& cache_;
   const BlobId id_;
   const uint64_t size_bytes_;
-  CacheFile file_;
+  const std::shared_ptr<CacheFile> file_;
   Counters counters_;
   StreamDetector streams_;
   std::atomic<bool> completion_taken_{false};
-  std::atomic<bool> complete_{false};
   std::atomic<bool> logged_{false};  // logs_ may have one
   mutable std::mutex mutex_;         // guards what follows
   std::vector<std::weak_ptr<TouchLog>> logs_;
