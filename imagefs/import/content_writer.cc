@@ -74,6 +74,12 @@ Result<std::vector<erofs::Extent>> ContentWriter::End() {
   return it->second;
 }
 
+BlobChunks ContentWriter::Finish() {
+  files_ = {};
+  window_ = {};
+  return std::move(blob_);
+}
+
 Status ContentWriter::FlushWindow() {
   const size_t units = (used_ + unit_ - 1) / unit_;
   size_t begin = 0;      // first unit of the data run at hand

@@ -37,7 +37,8 @@ class ContentWriter {
   Status Skip(uint64_t bytes);
   Result<std::vector<erofs::Extent>> End();
 
-  const BlobChunks& blob() const { return blob_; }
+  // The blob's list, after the last file; what was kept to recognise files is given up.
+  BlobChunks Finish();
   uint64_t blob_bytes() const { return blob_bytes_; }
 
   // Stores one chunk unless it is stored already.

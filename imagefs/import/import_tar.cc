@@ -19,7 +19,8 @@ using import_internal::XattrVerdict;
 constexpr std::string_view kWhiteoutPrefix = ".wh.";
 constexpr std::string_view kWhiteoutMeta = ".wh..wh.";
 constexpr std::string_view kOpaqueName = ".wh..wh..opq";
-constexpr size_t kPeekBytes = 16;  // enough to recognise a compressed stream
+constexpr size_t kMaxInodes = 8'000'000;  // some hundred bytes of memory each
+constexpr size_t kPeekBytes = 16;         // enough to recognise a compressed stream
 
 // The OCI image specification's layer markers, by the entry's name alone.
 struct Marker {
@@ -188,6 +189,10 @@ Status AddEntries(ByteSource& plain, const HashingSource& raw, LayerBuilder& bui
     ESKER_RETURN_IF_ERROR(builder.Tick());
     Status status = AddEntry(tar, entry, builder);
     if (!status.ok()) return std::move(status).Wrap("tar entry \"" + entry.path + "\"");
+    if (builder.tree().inode_count() > kMaxInodes) {
+      return ResourceExhaustedError("the layer has more than " + std::to_string(kMaxInodes) +
+                                    " files and directories");
+    }
   }
 }
 

@@ -31,15 +31,13 @@ Status LayerBuilder::Tick() {
 }
 
 Result<ImportedLayer> LayerBuilder::Finish(ImageLayer layer, const ExtraManifest& extra_manifest) {
-  erofs::WriteOptions write_options;
-  write_options.data_device_bytes = content_.blob_bytes();
-  ESKER_ASSIGN_OR_RETURN(std::string image, erofs::WriteMetadata(tree_, write_options));
+  BlobChunks data = content_.Finish();
   layer.data_bytes = content_.blob_bytes();
   if (layer.has_data()) {
-    layer.data = content_.blob().Id();
-    pack_->AddBlob(content_.blob());
+    layer.data = data.Id();
+    pack_->AddBlob(std::move(data));
   }
-  ESKER_RETURN_IF_ERROR(StoreMetadata(image, layer));
+  ESKER_RETURN_IF_ERROR(StoreMetadata(layer));
   if (extra_manifest) {
     if (std::optional<std::string> manifest = extra_manifest(layer)) {
       pack_->AddManifest(std::move(*manifest));
@@ -55,7 +53,11 @@ Result<ImportedLayer> LayerBuilder::Finish(ImageLayer layer, const ExtraManifest
   return imported;
 }
 
-Status LayerBuilder::StoreMetadata(const std::string& image, ImageLayer& layer) {
+Status LayerBuilder::StoreMetadata(ImageLayer& layer) {
+  erofs::WriteOptions options;
+  options.data_device_bytes = layer.data_bytes;
+  ESKER_ASSIGN_OR_RETURN(const std::string image, erofs::WriteMetadata(tree_, options));
+  tree_ = erofs::Tree();  // large, and what follows needs memory of its own
   BlobChunks blob;
   // The counters are about file content.
   ImportProgress content_progress = progress_;

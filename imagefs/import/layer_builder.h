@@ -32,7 +32,7 @@ class LayerBuilder {
 
  private:
   LayerBuilder(std::unique_ptr<PackWriter> pack, ChunkLookup& lookup, const ImportOptions& options);
-  Status StoreMetadata(const std::string& image, ImageLayer& layer);
+  Status StoreMetadata(ImageLayer& layer);
 
   const ImportOptions& options_;
   ImportProgress progress_;

@@ -9,8 +9,9 @@
 namespace esker::import_internal {
 namespace {
 
-constexpr size_t kMaxPaxBytes = 64u << 20;
-constexpr size_t kMaxLongName = 1u << 20;
+// Attributes have at most 64 KiB each; the map of a sparse file may stand here, too.
+constexpr size_t kMaxPaxBytes = 4u << 20;
+constexpr size_t kMaxLongName = 64u << 10;
 // Global records are applied to every entry, so there must not be many.
 constexpr size_t kMaxGlobalBytes = 64u << 10;
 constexpr size_t kMaxGlobalRecords = 256;
@@ -152,6 +153,10 @@ Result<bool> TarReader::ReadHeader(TarHeader& header) {
                                ReadBody(header, kMaxGlobalBytes, "a global header"));
         Result<PaxRecords> records = ParsePaxRecords(body);
         if (!records.ok()) return std::move(records).status().Wrap(Where());
+        for (const auto& [key, value] : *records) {
+          if (!key.starts_with("GNU.sparse.")) continue;
+          return InvalidArgumentError(Where() + ": a sparse map for all files (" + key + ")");
+        }
         global_.insert(global_.end(), records->begin(), records->end());
         if (global_.size() > kMaxGlobalRecords) {
           return InvalidArgumentError(Where() + ": more than " + std::to_string(kMaxGlobalRecords) +
@@ -200,9 +205,10 @@ Status TarReader::Fill(TarHeader& header, TarEntry& entry) {
   if (!long_link_.empty()) header.link_name = long_link_;
   entry.path = header.name;
   entry.mtime_seconds = header.mtime;
-  PaxRecords records = global_;
-  records.insert(records.end(), local_.begin(), local_.end());
-  ESKER_RETURN_IF_ERROR(ApplyRecords(records, header, entry));
+  ESKER_RETURN_IF_ERROR(ApplyRecords(header, entry));
+  if (header.name.size() > kMaxLongName || header.link_name.size() > kMaxLongName) {
+    return InvalidArgumentError("a name of more than " + std::to_string(kMaxLongName) + " bytes");
+  }
   entry.path = header.name;
   entry.link_target = header.link_name;
   std::optional<TarEntry::Kind> kind = KindOf(header);
@@ -219,13 +225,21 @@ Status TarReader::Fill(TarHeader& header, TarEntry& entry) {
   if (header.size < 0) return DataLossError("a negative size");
   data_left_ = HasStoredData(header.type) ? static_cast<uint64_t>(header.size) : 0;
   padding_ = PaddingOf(data_left_);
-  return SetUpSparse(records, header, entry);
+  return SetUpSparse(header, entry);
 }
 
-Status TarReader::ApplyRecords(const PaxRecords& records, TarHeader& header, TarEntry& entry) {
-  // A record with an empty value takes back an earlier one: then the header's own value counts.
+Status TarReader::ApplyRecords(TarHeader& header, TarEntry& entry) {
+  if (global_.empty() && local_.empty()) return OkStatus();
   const TarHeader plain = header;
-  const int64_t plain_mtime = entry.mtime_seconds;
+  for (const PaxRecords* records : {&global_, &local_}) {
+    ESKER_RETURN_IF_ERROR(ApplyRecords(*records, plain, header, entry));
+  }
+  return OkStatus();
+}
+
+// A record with an empty value takes back an earlier one: then the header's own value counts.
+Status TarReader::ApplyRecords(const PaxRecords& records, const TarHeader& plain, TarHeader& header,
+                               TarEntry& entry) {
   for (const auto& [key, value] : records) {
     const bool unset = value.empty();
     if (key == "path") {
@@ -239,7 +253,7 @@ Status TarReader::ApplyRecords(const PaxRecords& records, TarHeader& header, Tar
     } else if (key == "gid") {
       ESKER_ASSIGN_OR_RETURN(header.gid, unset ? plain.gid : ParsePaxNumber(value));
     } else if (key == "mtime") {
-      PaxTime time = {plain_mtime, 0};
+      PaxTime time = {plain.mtime, 0};
       if (!unset) {
         ESKER_ASSIGN_OR_RETURN(time, ParsePaxTime(value));
       }
@@ -266,7 +280,7 @@ Status TarReader::ApplyRecords(const PaxRecords& records, TarHeader& header, Tar
   return OkStatus();
 }
 
-Status TarReader::SetUpSparse(const PaxRecords& records, const TarHeader& header, TarEntry& entry) {
+Status TarReader::SetUpSparse(const TarHeader& header, TarEntry& entry) {
   map_ = SparseMap();
   if (entry.kind != TarEntry::Kind::kFile) return OkStatus();
   if (header.type == 'S') {
@@ -279,7 +293,7 @@ Status TarReader::SetUpSparse(const PaxRecords& records, const TarHeader& header
                              ParseOldGnuExtension({block_.data(), block_.size()}, map_));
     }
   } else {
-    ESKER_ASSIGN_OR_RETURN(std::optional<PaxSparse> sparse, ParsePaxSparse(records));
+    ESKER_ASSIGN_OR_RETURN(std::optional<PaxSparse> sparse, ParsePaxSparse(local_));
     if (!sparse) {
       map_.real_size = data_left_;
       if (data_left_ > 0) map_.runs = {{0, data_left_}};

@@ -50,8 +50,10 @@ class TarReader {
   Status SkipBytes(uint64_t bytes);
   Status FinishEntry();
   Status Fill(TarHeader& header, TarEntry& entry);
-  Status ApplyRecords(const PaxRecords& records, TarHeader& header, TarEntry& entry);
-  Status SetUpSparse(const PaxRecords& records, const TarHeader& header, TarEntry& entry);
+  Status ApplyRecords(TarHeader& header, TarEntry& entry);
+  static Status ApplyRecords(const PaxRecords& records, const TarHeader& plain, TarHeader& header,
+                             TarEntry& entry);
+  Status SetUpSparse(const TarHeader& header, TarEntry& entry);
   Status CutOff() const;
   std::string Where() const;
 
