@@ -399,7 +399,7 @@ TEST_F(ServingTest, FilesThatCannotBeMountedGoThroughLoopDevices) {
       << std::strerror(errno);
   {
     Result<LayerMount> mount = MountLayer({merged + "/" + layer.metadata.ToHex() + ".erofs",
-                                           merged + "/" + layer.data.ToHex() + ".data"});
+                                           merged + "/" + layer.data.ToHex() + ".full"});
     ASSERT_TRUE(mount.ok()) << mount.status().ToString();
     EXPECT_FALSE(mount->file_backed);
     EXPECT_TRUE(mount->loop[0].valid());

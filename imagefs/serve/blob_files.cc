@@ -28,7 +28,12 @@ BlobFiles::BlobFiles(const BlobFilesOptions& options)
       recordings_(registry_, clock_),
       watch_(clock_),
       prefetcher_(registry_, reader_, counters_, gate_),
-      fetches_(kFetchThreads, kMaxWaitingReads) {}
+      fetches_(kFetchThreads, kMaxWaitingReads) {
+  cache_.OnAllPresent([this](const BlobId& id) {
+    Result<std::shared_ptr<ServedBlob>> blob = registry_.Find(id);
+    if (blob.ok() && (*blob)->TakeCompletion()) StartCompletion(*blob);
+  });
+}
 
 BlobFiles::~BlobFiles() { Stop(); }
 
@@ -135,7 +140,6 @@ void BlobFiles::ReadFromStore(const StoreRead& read, const ReplyBuffer& buffer) 
                  read.device.ReplyData(call.unique, buffer, size);
                  counters_.fetched_reads.Add(clock_.MonotonicNanos() - read.came_nanos);
                });
-  if (read.blob->TakeCompletion()) StartCompletion(read.blob);
 }
 
 void BlobFiles::ReadAhead(const std::shared_ptr<ServedBlob>& blob, const FuseReadCall& call) {

@@ -88,8 +88,8 @@ class BlobFiles : public FuseFiles, public ServerControl {
   std::atomic<size_t> fetch_threads_seen_{0};
   // Last, so that their threads end before what they use.
   ReadWatch watch_;
-  Prefetcher prefetcher_;
   WorkerPool completions_{1, 4096};
+  Prefetcher prefetcher_;
   WorkerPool fetches_;
 };
 

@@ -65,7 +65,10 @@ void CacheFile::Keep(const BlobLayout&, uint32_t chunk, std::span<const uint8_t>
   const uint64_t charge = AlignToBlock(bytes.size());
   if (!cache_.Reserve(copy->directory(), charge)) return;
   Status kept = copy->Keep(chunk, bytes);
-  if (kept.ok()) return;
+  if (kept.ok()) {
+    if (copy->AllPresent()) cache_.AllPresent(id());
+    return;
+  }
   copy->directory().Refund(charge);
   copy->directory().ReportWriteError(kept);
   cache_.Wake();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,6 +45,9 @@ class NodeCache : public CacheControl {
   // Of all maps.
   std::vector<BlobId> ListMaps() const;
 
+  // Called, on the thread that kept it, after the last chunk of a blob came. Set before any is
+  // kept.
+  void OnAllPresent(std::function<void(const BlobId&)> call) { all_present_ = std::move(call); }
   // Stops the thread. What is kept and read goes on.
   void Stop();
 
@@ -58,6 +62,9 @@ class NodeCache : public CacheControl {
   bool Reserve(CacheDirectory& directory, uint64_t bytes);
   // Has the thread look now.
   void Wake();
+  void AllPresent(const BlobId& id) const {
+    if (all_present_) all_present_(id);
+  }
 
   // --- CacheControl ---
   CacheStats Stats() override;
@@ -93,6 +100,7 @@ class NodeCache : public CacheControl {
 
   const CacheLayout home_;
   const Clock& clock_;
+  std::function<void(const BlobId&)> all_present_;
   EvictionCounts counts_;
   std::atomic<uint64_t> limit_{0};     // of used bytes
   std::atomic<uint64_t> budget_{0};    // as set, or half of the file systems
