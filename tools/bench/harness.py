@@ -135,7 +135,13 @@ class Server:
         return self.data / "cache"
 
     def cli(self, *argv: str | Path, timeout: float = 600) -> str:
-        return run([self._programs / "esker", "--address", self.address, *argv], timeout=timeout).stdout
+        try:
+            return run([self._programs / "esker", "--address", self.address, *argv], timeout=timeout).stdout
+        except BenchError as error:
+            if self._process.poll() is None:
+                raise
+            raise BenchError(f"{error}\nthe server has ended with {self._process.returncode}: "
+                             f"{self._log.read_text()[-2000:]}") from error
 
     def load(self, image: str, what: str = "cycle", **options: float) -> dict:
         """Runs esker-load; options are its own, with _ for -."""

@@ -142,9 +142,9 @@ class ColdStarts:
                     "fetched_recorded": again[1], "has_record": float(first[2])}
 
     def _start(self, seen: Path, store: Path, after=lambda: True) -> tuple[float, int, bool]:
-        drop(self.settings, store)
         with self.settings.place.server(seen) as server:
             before = disk_bytes(server.cache)
+            drop(self.settings, store)
             elapsed = start_once(server)
             fetched = disk_bytes(server.cache) - before
             return elapsed, fetched, after()
@@ -156,8 +156,8 @@ class ColdStarts:
         return data
 
     def start_complete(self, data: Path) -> float:
-        drop(self.settings, data, self.store)
         with self.settings.place.server(self.store, data) as server:
+            drop(self.settings, server.cache, self.store)
             return start_once(server)
 
 
