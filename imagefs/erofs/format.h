@@ -28,6 +28,7 @@ inline constexpr uint16_t kDataDevice = 1;
 
 inline constexpr uint64_t kMaxFileSize = INT64_MAX - kBlockSize;
 inline constexpr uint32_t kMaxNanos = 999'999'999;
+inline constexpr uint32_t kNoId = 0xFFFFFFFF;  // as an owner it means nobody to the kernel
 inline constexpr uint32_t kMaxNameBytes = 255;
 inline constexpr uint32_t kMaxSymlinkBytes = 4095;
 inline constexpr uint32_t kNullBlock = 0xFFFFFFFF;  // a chunk index's block address for a hole

@@ -119,6 +119,7 @@ Result<InodeView> ImageView::ReadInode(uint64_t nid) const {
   inode.type = *type;
   if (inode.mtime_nanos > kMaxNanos) return BadInode(nid, "a second of nanoseconds or more");
   if (inode.nlink == 0) return BadInode(nid, "no links");
+  if (inode.uid == kNoId || inode.gid == kNoId) return BadInode(nid, "no owner");
   if (inode.xattr_offset + inode.xattr_bytes > image_.size()) {
     return BadInode(nid, "extended attributes beyond the image");
   }

@@ -84,6 +84,9 @@ Status CheckAndNormalise(Node& node) {
   if (node.mtime_nanos > kMaxNanos) {
     return InvalidArgumentError(fmt::format("{} nanoseconds in a time", node.mtime_nanos));
   }
+  if (node.uid == kNoId || node.gid == kNoId) {
+    return InvalidArgumentError(fmt::format("{} is nobody's id", kNoId));
+  }
   if (node.type == FileType::kRegular) {
     if (node.size > kMaxFileSize) {
       return InvalidArgumentError(fmt::format("a file of {} bytes", node.size));

@@ -101,6 +101,8 @@ std::vector<Lie> InodeLies() {
        },
        "reserved"},
       {"nanoseconds", inode("dir/file", [](auto& i) { i.mtime_nanos = ~0u; }), "nanoseconds"},
+      {"no owner", inode("dir/file", [](auto& i) { i.uid = ~0u; }), "owner"},
+      {"no group", inode("dir/file", [](auto& i) { i.gid = ~0u; }), "owner"},
       {"no links", inode("hard", [](auto& i) { i.nlink = 0; }), "links"},
       {"too many links", inode("hard", [](auto& i) { i.nlink = 3; }), "3 links, but 2 names"},
       {"too few links", inode("hard", [](auto& i) { i.nlink = 1; }), "more names"},
