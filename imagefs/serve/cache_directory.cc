@@ -95,6 +95,12 @@ void CacheDirectory::ReportWriteError(const Status& status) {
                               : "nothing is kept here for 30 s"}});
 }
 
+void CacheDirectory::Written(uint64_t bytes) {
+  data_bytes_ += bytes;
+  written_bytes_ += bytes;
+  pending_bytes_ -= bytes;
+}
+
 void CacheDirectory::Refund(uint64_t bytes) {
   uint64_t before = data_bytes_.load();
   while (!data_bytes_.compare_exchange_weak(before, before - std::min(before, bytes))) {
@@ -141,7 +147,10 @@ void CacheDirectory::Refresh() {
     std::lock_guard lock(look_mutex_);
     others_changed_.clear();
   }
-  data_bytes_ = SumBlocks(layout_.DataDirectory());
+  // What is written meanwhile may have been seen or not: it counts.
+  const uint64_t written = written_bytes_.load();
+  const uint64_t sum = SumBlocks(layout_.DataDirectory());
+  data_bytes_ = sum + (written_bytes_.load() - written);
   Look();
 }
 

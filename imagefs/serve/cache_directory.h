@@ -49,8 +49,14 @@ class CacheDirectory {
   void Look();
 
   // Real blocks of data/, map/ and meta/: exact at Refresh, an upper estimate since.
-  uint64_t used_bytes() const { return data_bytes_.load() + other_bytes_.load(); }
-  void Charge(uint64_t bytes) { data_bytes_ += bytes; }
+  uint64_t used_bytes() const {
+    return pending_bytes_.load() + data_bytes_.load() + other_bytes_.load();
+  }
+  // Before something is written; then it was, or was not.
+  void Charge(uint64_t bytes) { pending_bytes_ += bytes; }
+  void Written(uint64_t bytes);
+  void NotWritten(uint64_t bytes) { pending_bytes_ -= bytes; }
+  // It was removed. Never beside a Refresh, which might have seen that already.
   void Refund(uint64_t bytes);
   uint64_t free_bytes() const { return free_bytes_.load(); }
   uint64_t file_system_bytes() const { return file_system_bytes_.load(); }
@@ -79,7 +85,8 @@ class CacheDirectory {
   std::atomic<bool> failing_{false};
   std::atomic<int64_t> paused_until_{INT64_MIN};
   std::atomic<uint64_t> write_errors_{0};
-  std::atomic<uint64_t> data_bytes_{0}, other_bytes_{0};
+  std::atomic<uint64_t> pending_bytes_{0}, data_bytes_{0}, other_bytes_{0};
+  std::atomic<uint64_t> written_bytes_{0};  // ever
   std::atomic<uint64_t> free_bytes_{0}, file_system_bytes_{0}, room_limit_{0};
   std::atomic<uint64_t> shortage_{0};
   std::mutex look_mutex_;                // guards what follows

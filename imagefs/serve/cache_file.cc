@@ -66,10 +66,11 @@ void CacheFile::Keep(const BlobLayout&, uint32_t chunk, std::span<const uint8_t>
   if (!cache_.Reserve(copy->directory(), charge)) return;
   Status kept = copy->Keep(chunk, bytes);
   if (kept.ok()) {
+    copy->directory().Written(charge);
     if (copy->AllPresent()) cache_.AllPresent(id());
     return;
   }
-  copy->directory().Refund(charge);
+  copy->directory().NotWritten(charge);
   copy->directory().ReportWriteError(kept);
   cache_.Wake();
 }
@@ -85,10 +86,7 @@ Status CacheFile::Drop(const std::shared_ptr<BlobCopy>& copy) {
     std::lock_guard lock(mutex_);
     if (copy_ == copy) copy_ = nullptr;
   }
-  const uint64_t disk = copy->DiskBytes();
-  ESKER_RETURN_IF_ERROR(copy->Retire());
-  copy->directory().Refund(disk);
-  return OkStatus();
+  return copy->Retire();  // what that frees is counted at the next Refresh
 }
 
 }  // namespace esker

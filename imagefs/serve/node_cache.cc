@@ -56,6 +56,7 @@ void NodeCache::Run() {
     if (const int64_t now = clock_.MonotonicNanos(); now - uses_recorded > kRecordUsesNanos) {
       uses_recorded = now;
       RecordUses();
+      std::lock_guard pass(pass_mutex_);
       for (const auto& directory : directories()) directory->Refresh();
     }
     lock.lock();
@@ -172,8 +173,11 @@ std::shared_ptr<BlobCopy> NodeCache::CreateCopy(const std::shared_ptr<const Blob
   for (const auto& directory : candidates) {
     if (!Reserve(*directory, kEmptyCopyBytes)) continue;
     Result<std::shared_ptr<BlobCopy>> copy = BlobCopy::Create(directory, layout, clock_);
-    if (copy.ok()) return *copy;
-    directory->Refund(kEmptyCopyBytes);
+    if (copy.ok()) {
+      directory->Written(kEmptyCopyBytes);
+      return *copy;
+    }
+    directory->NotWritten(kEmptyCopyBytes);
     directory->ReportWriteError(copy.status());
   }
   return nullptr;

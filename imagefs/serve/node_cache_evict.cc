@@ -123,7 +123,7 @@ void NodeCache::EvictUnits(CacheFile& file, uint32_t unit, int64_t used_ms, Goal
   }
   const uint64_t after = copy->lost() ? 0 : copy->DiskBytes();
   const uint64_t freed = before > after ? before - after : 0;
-  if (!copy->lost()) copy->directory().Refund(freed);
+  copy->directory().Refund(freed);
   ++counts_.evictions;
   counts_.evicted_bytes += freed;
   goal.Count(copy->directory(), file.id(), freed);
@@ -158,6 +158,7 @@ void NodeCache::Evict(const Victim& victim, std::vector<Present>& present, Goal&
   const uint64_t freed = copy->DiskBytes();
   Status dropped = one.file->Drop(copy);
   if (!dropped.ok()) return LogWarning("cache-not-evicted", {{"error", dropped.ToString()}});
+  directory.Refund(freed);
   ++counts_.evictions;
   counts_.evicted_bytes += freed;
   goal.Count(directory, one.blob.id, freed);

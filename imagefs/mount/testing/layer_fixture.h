@@ -31,6 +31,12 @@ namespace esker::testing {
     ASSERT_TRUE(esker_test_status_.ok()) << esker_test_status_.ToString(); \
   } while (false)
 
+#define LAYER_EXPECT_OK(expr)                                              \
+  do {                                                                     \
+    ::esker::Status esker_test_status_ = (expr);                           \
+    EXPECT_TRUE(esker_test_status_.ok()) << esker_test_status_.ToString(); \
+  } while (false)
+
 class LayerTest : public ::testing::Test {
  protected:
   void SetUp() override {
