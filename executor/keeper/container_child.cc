@@ -145,7 +145,8 @@ void EnterNetwork(const BuildPlan& plan) {
     return;
   }
   Check(unshare(CLONE_NEWNET), Step::kNetwork);
-  const char* failed = SetUpLoopback();
+  int proc = Check(OpenOwnProc(), Step::kNetwork, "open /proc");
+  const char* failed = SetUpLoopback(proc);
   if (failed != nullptr) Fail(Step::kNetwork, errno, failed);
 }
 

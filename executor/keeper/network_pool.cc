@@ -21,8 +21,10 @@ namespace {
 // In the child: `count` namespaces, one message each.
 int MakeNamespaces(size_t count, int socket) {
   setpriority(PRIO_PROCESS, 0, 10);  // ahead of need, so after all that is needed now
+  UniqueFd proc(OpenOwnProc());
+  if (!proc.valid()) return errno;
   for (size_t i = 0; i < count; ++i) {
-    if (unshare(CLONE_NEWNET) != 0 || SetUpLoopback() != nullptr) return errno;
+    if (unshare(CLONE_NEWNET) != 0 || SetUpLoopback(proc.get()) != nullptr) return errno;
     Result<UniqueFd> ns = OpenFile("/proc/self/ns/net", O_RDONLY);
     if (!ns.ok()) return ns.status().error_number();
     Status sent = SendMessage(socket, "n", {ns->get()});

@@ -99,7 +99,11 @@ Result<bool> NodeImpl::End(const SandboxPtr& sandbox, const std::string& reason,
 }
 
 Status NodeImpl::KillProcesses(Sandbox& sandbox) {
-  Status killed = cgroups_->KillAll(sandbox.id, kKillTimeoutMs);
+  // PID 1 ends when all others of its namespace have.
+  ProcessIdentity identity = sandbox.Copy().init;
+  Result<Process> init = NotFoundError("");
+  if (identity.pid > 0) init = Process::Open(identity);
+  Status killed = cgroups_->KillAll(sandbox.id, kKillTimeoutMs, init.ok() ? init->pidfd() : -1);
   if (killed.ok() || !IsMissing(killed)) return killed;
   if (!sandbox.with_keeper) return OkStatus();
   // Without a cgroup the keeper's word is the proof; one that is gone has taken it along.

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
+import dense
 import image_bench
 from harness import BenchError, Programs, Workplace, enter_own_mount_namespace
 from images import ImageStore
@@ -51,7 +52,7 @@ def parse() -> argparse.Namespace:
 
 
 def known() -> dict:
-    return {**benchmarks.ALL, GROUP: None, **image_bench.ALL}
+    return {**benchmarks.ALL, GROUP: None, **image_bench.ALL, **dense.ALL}
 
 
 def chosen(names: list[str]) -> list[str]:

@@ -92,14 +92,19 @@ class Programs:
 class Server:
     """One `esker serve` on a data directory of its own. close() ends it and all its sandboxes."""
 
-    def __init__(self, programs: Programs, data: Path, store: Path | None = None):
+    def __init__(self, programs: Programs, data: Path, store: Path | None = None, config: str = ""):
         """On a directory that an earlier one had, it finds what that one left."""
         self._programs = programs
         self.data = data
         self._store = store or data / "store"
         self._log = data.with_suffix(".log")
         self.address = f"unix:{data}/run/esker.sock"
-        with self._log.open("wb") as log:
+        self._config = data.with_suffix(".toml")
+        self._config.write_text(config)
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
             # A session of its own: Ctrl-C reaches this program only, which then closes the server.
             self._process = subprocess.Popen(
                 self._serve("--listen", "127.0.0.1:0"),
@@ -111,8 +116,28 @@ class Server:
         self._await_ready()
 
     def _serve(self, *more: str) -> list[str]:
-        return [str(self._programs / "esker"), "serve", "--data", str(self.data),
-                "--store", str(self._store), *more]
+        return [str(self._programs / "esker"), "serve", "--config", str(self._config),
+                "--data", str(self.data), "--store", str(self._store), *more]
+
+    def kill(self) -> None:
+        """SIGKILL: the sandboxes live on, and start() finds them."""
+        self._process.kill()
+        self._process.wait()
+
+    def pids(self) -> dict[str, int]:
+        """The processes that serve, by name. Sandboxes are not among them."""
+        found = {"esker": self._process.pid}
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().decode().split("\0") if entry.name.isdigit() else [""]
+                name = Path(words[0]).name
+                if name in ("esker-keeper", "esker-imagefs") and any(str(self.data) in w for w in words):
+                    found[name] = int(entry.name)
+        return found
+
+    @property
+    def node_id(self) -> str:
+        return (self.data / "node" / "node-id").read_text()
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -197,11 +222,12 @@ class Workplace:
         self._servers = 0
 
     @contextlib.contextmanager
-    def server(self, store: Path | None = None, data: Path | None = None) -> Iterator[Server]:
+    def server(self, store: Path | None = None, data: Path | None = None,
+               config: str = "") -> Iterator[Server]:
         """On a new data directory, which goes with it, unless one is given."""
         self._servers += 1
         own = self.root / f"data-{self._servers}"
-        server = Server(self.programs, data or own, store)
+        server = Server(self.programs, data or own, store, config)
         try:
             yield server
         finally:

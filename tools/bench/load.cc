@@ -1,14 +1,16 @@
 // esker-load: puts a server under load and says what its callers see.
 //
-//   esker-load --address ADDRESS --image IMAGE [--key KEY] [--what cycle|exec|snapshot|fork]
+//   esker-load --address ADDRESS --image IMAGE [--key KEY]
+//              [--what cycle|exec|snapshot|fork|fill|each|empty]
 //              [--in-flight N] [--seconds S | --cycles M] [--count CHILDREN] [--channels C]
 //              [--command "WORDS"]
 //
 // cycle: create, a command (`true`), delete. exec: the command in one sandbox. snapshot: change one
 // file of one sandbox, snapshot it. fork: --count children of one sandbox, then their deletion.
-// Prints one JSON object: cycles per second, percentiles of the whole cycle and of each step in
-// microseconds, failures by code. One thread and one completion queue: what is measured is the
-// server.
+// fill: create sandboxes that stay (without a time to live). each: the command once in every
+// sandbox there is. empty: delete them all. Prints one JSON object: cycles per second, percentiles
+// of the whole cycle and of each step in microseconds, failures by code. One thread and one
+// completion queue: what is measured is the server.
 #include <getopt.h>
 #include <grpcpp/grpcpp.h>
 
@@ -33,6 +35,8 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 using Done = std::function<void(bool ok)>;
+
+constexpr int64_t kTtlMs = 600'000, kNoEnd = -1;
 
 struct Options {
   std::string address, image, key;
@@ -174,15 +178,30 @@ class Worker {
 
   Worker(Client& client, Figures& figures) : client_(client), figures_(figures) {}
 
-  void Create(const std::string& image, Next next) {
+  void Create(const std::string& image, int64_t ttl_ms, Next next) {
     auto call = std::make_shared<Unary<v1::Sandbox>>(client_.NewContext());
     v1::CreateSandboxRequest request;
     request.set_request_id(RequestId());
     request.set_image(image);
-    request.set_ttl_ms(600'000);
+    request.set_ttl_ms(ttl_ms);
     call->reader = client_.sandboxes().AsyncCreate(call->context.get(), request, client_.queue());
     Finish("create", call, [this, call, next = std::move(next)](const grpc::Status& status) {
       if (status.ok()) sandbox_ = call->response.id();
+      next(status);
+    });
+  }
+
+  // One page of the sandboxes that live; `ids` gets them, `token` what to go on from, empty at the
+  // end.
+  void List(std::string* token, std::vector<std::string>* ids, Next next) {
+    auto call = std::make_shared<Unary<v1::ListSandboxesResponse>>(client_.NewContext());
+    v1::ListSandboxesRequest request;
+    request.set_page_size(1000);
+    request.set_page_token(*token);
+    call->reader = client_.sandboxes().AsyncList(call->context.get(), request, client_.queue());
+    Finish("list", call, [call, token, ids, next = std::move(next)](const grpc::Status& status) {
+      *token = call->response.next_page_token();
+      for (const auto& sandbox : call->response.sandboxes()) ids->push_back(sandbox.id());
       next(status);
     });
   }
@@ -328,7 +347,9 @@ class Load {
   explicit Load(const Options& options) : options_(options), client_(options) {}
 
   int Run() {
-    if (options_.what != "cycle" && !MakeShared()) {
+    bool all = options_.what == "each" || options_.what == "empty";
+    bool alone = all || options_.what == "cycle" || options_.what == "fill";
+    if ((all && !ListAll()) || (!alone && !MakeShared())) {
       figures_.Print(options_, 0, 0);
       return 1;
     }
@@ -352,12 +373,22 @@ class Load {
   // The sandbox that all workers use; neither its creation nor its end is among the figures.
   bool MakeShared() {
     shared_ = std::make_unique<Worker>(client_, setup_figures_);
-    bool ok =
-        Await([this](Worker::Next next) { shared_->Create(options_.image, std::move(next)); });
+    bool ok = Await(
+        [this](Worker::Next next) { shared_->Create(options_.image, kTtlMs, std::move(next)); });
     if (!ok) return false;
     return Await([this](Worker::Next next) {
       shared_->Exec("exec", shared_->sandbox(), options_.command, std::move(next));
     });
+  }
+  bool ListAll() {
+    Worker lister(client_, setup_figures_);
+    std::string token;
+    do {
+      if (!Await([&](Worker::Next next) { lister.List(&token, &ids_, std::move(next)); }))
+        return false;
+    } while (!token.empty());
+    options_.cycles = static_cast<int64_t>(ids_.size());
+    return true;
   }
   bool Await(const std::function<void(Worker::Next)>& call) {
     bool done = false;
@@ -372,7 +403,8 @@ class Load {
   }
 
   bool MayStart() {
-    if (options_.cycles > 0) return started_ < options_.cycles;
+    bool counted = options_.cycles > 0 || options_.what == "each" || options_.what == "empty";
+    if (counted) return started_ < options_.cycles;
     return static_cast<double>(MicrosSince(start_)) < options_.seconds * 1e6;
   }
   void StartCycle(Worker* worker) {
@@ -393,11 +425,14 @@ class Load {
     if (options_.what == "exec")
       return worker->Exec("exec", shared_->sandbox(), options_.command, end);
     if (options_.what == "snapshot") return ChangeAndSnapshot(worker, end);
+    if (options_.what == "fill") return worker->Create(options_.image, kNoEnd, end);
+    if (options_.what == "each") return worker->Exec("exec", NextId(), options_.command, end);
+    if (options_.what == "empty") return worker->Delete(NextId(), end);
     ForkAndDelete(worker, end);
   }
 
   void CreateRunDelete(Worker* worker, Worker::Next end) {
-    worker->Create(options_.image, [this, worker, end](const grpc::Status& created) {
+    worker->Create(options_.image, kTtlMs, [this, worker, end](const grpc::Status& created) {
       if (!created.ok()) return end(created);
       worker->Exec("exec", worker->sandbox(), options_.command,
                    [worker, end](const grpc::Status& ran) {
@@ -430,9 +465,12 @@ class Load {
     });
   }
 
-  const Options& options_;
+  const std::string& NextId() { return ids_[static_cast<size_t>(started_ - 1)]; }
+
+  Options options_;
   Client client_;
   Figures figures_, setup_figures_;
+  std::vector<std::string> ids_;  // each, empty: what there was at the start
   std::unique_ptr<Worker> shared_;
   std::vector<std::unique_ptr<Worker>> workers_;
   SteadyTime start_;
@@ -443,7 +481,7 @@ class Load {
 [[noreturn]] void Usage() {
   std::fprintf(stderr,
                "usage: esker-load --address ADDRESS --image IMAGE [--what "
-               "cycle|exec|snapshot|fork] [...]; see the source's head\n");
+               "cycle|exec|snapshot|fork|fill|each|empty] [...]; see the source's head\n");
   std::exit(2);
 }
 
@@ -495,7 +533,7 @@ Options Parse(int argc, char** argv) {
         Usage();
     }
   }
-  const std::string kKnown[] = {"cycle", "exec", "snapshot", "fork"};
+  const std::string kKnown[] = {"cycle", "exec", "snapshot", "fork", "fill", "each", "empty"};
   bool known = std::find(std::begin(kKnown), std::end(kKnown), options.what) != std::end(kKnown);
   if (options.address.empty() || options.image.empty() || options.in_flight < 1 || !known ||
       options.command.empty()) {

@@ -110,9 +110,9 @@ class CgroupRootImpl : public CgroupRoot {
     return ThawCgroup(dir.get()).Wrap("thaw cgroup " + id);
   }
 
-  Status KillAll(const std::string& id, int timeout_ms) override {
+  Status KillAll(const std::string& id, int timeout_ms, int last) override {
     ESKER_ASSIGN_OR_RETURN(UniqueFd dir, OpenUnified(id));
-    return KillCgroup(dir.get(), timeout_ms).Wrap("kill cgroup " + id);
+    return KillCgroup(dir.get(), timeout_ms, last).Wrap("kill cgroup " + id);
   }
 
   Result<CgroupUsage> GetUsage(const std::string& id) override {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <vector>
@@ -19,6 +20,7 @@ namespace {
 
 // Sandboxes may nest cgroups inside theirs; deeper than this is refused, not recursed into.
 constexpr int kMaxDepth = 64;
+constexpr int64_t kShortestStepNs = 200'000, kLongestStepNs = 10'000'000;
 
 Status RemoveBelow(int dirfd, const std::string& name, int depth) {
   if (::unlinkat(dirfd, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return OkStatus();
@@ -57,6 +59,7 @@ Result<std::vector<std::string>> ListCgroups(int dirfd) {
 Status WaitCgroupEvent(int dirfd, const char* key, uint64_t value, int timeout_ms) {
   ESKER_ASSIGN_OR_RETURN(UniqueFd fd, OpenFileAt(dirfd, "cgroup.events", O_RDONLY));
   int64_t deadline = Clock::System().MonotonicNanos() + int64_t{timeout_ms} * 1'000'000;
+  int64_t step_ns = kShortestStepNs;
   for (;;) {
     char text[256];
     ssize_t size = ::pread(fd.get(), text, sizeof(text), 0);
@@ -68,9 +71,13 @@ Status WaitCgroupEvent(int dirfd, const char* key, uint64_t value, int timeout_m
                                    std::to_string(value) + "\" within " +
                                    std::to_string(timeout_ms) + " ms");
     }
-    // The read above armed the notification, so a change since then is not missed.
+    // The read above armed the notification, so a change since then is not missed. But the kernel
+    // holds back a second one within 10 ms (CGROUP_FILE_NOTIFY_MIN_INTV), and most changes waited
+    // for here come sooner, so it is looked at meanwhile.
+    timespec wait = {0, static_cast<long>(std::min(left, step_ns))};
+    step_ns = std::min(2 * step_ns, kLongestStepNs);
     pollfd p = {fd.get(), POLLPRI, 0};
-    if (::poll(&p, 1, static_cast<int>((left + 999'999) / 1'000'000)) < 0 && errno != EINTR) {
+    if (::ppoll(&p, 1, &wait, nullptr) < 0 && errno != EINTR) {
       return ErrnoError("poll cgroup.events");
     }
   }
@@ -87,8 +94,13 @@ Status FreezeCgroup(int dirfd, int timeout_ms) {
 
 Status ThawCgroup(int dirfd) { return WriteStringToFileAt(dirfd, "cgroup.freeze", "0"); }
 
-Status KillCgroup(int dirfd, int timeout_ms) {
+Status KillCgroup(int dirfd, int timeout_ms, int last) {
   ESKER_RETURN_IF_ERROR(WriteStringToFileAt(dirfd, "cgroup.kill", "1"));
+  if (last >= 0) {
+    pollfd p = {last, POLLIN, 0};
+    // Whatever comes of it, the cgroup has the last word.
+    if (::poll(&p, 1, timeout_ms) < 0 && errno != EINTR) return ErrnoError("poll a pidfd");
+  }
   return WaitCgroupEvent(dirfd, "populated", 0, timeout_ms);
 }
 

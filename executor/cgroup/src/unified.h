@@ -17,7 +17,7 @@ Status WaitCgroupEvent(int dirfd, const char* key, uint64_t value, int timeout_m
 Status FreezeCgroup(int dirfd, int timeout_ms);
 Status ThawCgroup(int dirfd);
 // Kills all in it and below, frozen or not, forking or not, and waits until none is left.
-Status KillCgroup(int dirfd, int timeout_ms);
+Status KillCgroup(int dirfd, int timeout_ms, int last);
 
 // Names of the child cgroups.
 Result<std::vector<std::string>> ListCgroups(int dirfd);
