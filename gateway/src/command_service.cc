@@ -239,8 +239,9 @@ grpc::ServerUnaryReactor* CommandService::Start(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* CommandService::Get(grpc::CallbackServerContext* context,
                                               const v1::GetCommandRequest* request,
                                               v1::Command* response) {
-  return RunUnary(s_, s_.quick, context, "COMMAND", [=, this](const Caller& caller) -> Status {
-    ESKER_RETURN_IF_ERROR(s_.FindSandbox(caller, request->sandbox_id()).status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!s_.Admit(context, reactor, request->sandbox_id())) return reactor;
+  return RunUnary(s_, s_.quick, context, "COMMAND", [=, this](const Caller&) -> Status {
     ESKER_ASSIGN_OR_RETURN(CommandInfo info,
                            s_.node.GetCommand(request->sandbox_id(), request->command_id()));
     *response = ToProto(info);

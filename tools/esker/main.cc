@@ -1,6 +1,5 @@
 // esker: the command line of Esker.
 
-#include <grpc/grpc.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -28,6 +27,9 @@ std::vector<char*> WithoutSeparator(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A closed pipe is an error to report, not a reason to die.
   ::signal(SIGPIPE, SIG_IGN);
+  // The Python SDK sets this, and programs that start us from Python hand it on. We never fork
+  // without exec, and gRPC 1.51 crashes with it when a process's last channel ends.
+  ::setenv("GRPC_ENABLE_FORK_SUPPORT", "0", 1);
 
   esker::cli::GlobalOptions options;
   esker::cli::Chosen chosen;
@@ -63,9 +65,5 @@ int main(int argc, char** argv) {
     if (help || !options.json) return app.exit(error) == 0 ? 0 : 2;
     return esker::cli::ReportFailure(options, esker::InvalidArgumentError(error.what()));
   }
-  grpc_init();
-  const int code = chosen();
-  // Waits for gRPC's threads: one that still ran would use what the process's exit destroys.
-  grpc_shutdown_blocking();
-  return code;
+  return chosen();
 }
