@@ -181,6 +181,7 @@ void NodeImpl::LaunchCommand(const SandboxPtr& sandbox, const CommandPtr& comman
 void NodeImpl::OnStarted(const SandboxPtr& sandbox, const CommandPtr& command,
                          Result<InitClient::Started> started) {
   if (!started.ok()) {
+    ++counters_.commands_not_started;
     // When the connection broke nobody knows whether it ran: it stays, and ends with the sandbox.
     bool unknown = started.status().code() == Code::kUnavailable;
     if (!unknown) DropCommand(*sandbox, *command);
@@ -191,6 +192,8 @@ void NodeImpl::OnStarted(const SandboxPtr& sandbox, const CommandPtr& command,
       Launched(sandbox, command, std::move(status));
     });
   }
+  ++counters_.commands_started;
+  profiler_->CommandStarted(sandbox->id);
   Status failpoint = HitFailPoint("node.command.started");
   Status begun = command->Begin(started->status, std::move(started->pipes));
   if (!begun.ok() || !failpoint.ok()) {
@@ -214,6 +217,7 @@ void NodeImpl::Launched(const SandboxPtr& sandbox, const CommandPtr& command,
 
 void NodeImpl::Persist(const std::shared_ptr<Command>& command, bool exited,
                        std::function<void(Status)> done) {
+  if (exited) counters_.CommandEnded(command->Info().status);
   SandboxPtr sandbox = FindOrNull(command->sandbox_id());
   auto prepare = [this, command, sandbox, exited](DbBatch& batch) {
     if (exited && sandbox != nullptr) {

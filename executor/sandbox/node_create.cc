@@ -107,7 +107,12 @@ Result<SandboxInfo> NodeImpl::Create(const SandboxSpec& spec) {
   ESKER_ASSIGN_OR_RETURN(Requests::Claim claim, requests_.Begin(keys, asked, timeout_ms));
   if (claim.answer) return Get(*claim.answer);
   ScopeGuard give_up([&] { requests_.GiveUp(keys); });
+  const int64_t began = Clock::System().MonotonicNanos();
+  ScopeGuard failed([&] { ++counters_.create_failures; });
   ESKER_ASSIGN_OR_RETURN(SandboxInfo info, CreateNew(spec, asked, keys, deadline_ns));
+  failed.Dismiss();
+  ++counters_.creates;
+  counters_.create_latency.Add(Clock::System().MonotonicNanos() - began);
   give_up.Dismiss();
   requests_.Answer(keys, info.id, WallNow());
   return info;
@@ -232,6 +237,33 @@ Status NodeImpl::Build(Sandbox& sandbox, const ImageRecord& image, const Sandbox
   return OkStatus();
 }
 
+// Topmost first, as the keeper wants them.
+Result<std::vector<KeeperLayer>> NodeImpl::PrepareLayers(const std::string& id,
+                                                         const ImageRecord& image) {
+  const std::vector<ImageLayer>& layers = image.manifest.layers;
+  auto begin_profile = [&] {
+    std::vector<BlobId> served;
+    bool all_served = true;
+    for (const ImageLayer& layer : layers) {
+      if (!layer.has_data()) continue;
+      if (layers_->IsComplete(layer)) {
+        all_served = false;
+      } else {
+        served.push_back(layer.data);
+      }
+    }
+    profiler_->Created(id, image.id, std::move(served), all_served);
+  };
+  ESKER_ASSIGN_OR_RETURN(std::vector<LocalLayer> local, layers_->EnsureAll(layers, begin_profile));
+  std::vector<KeeperLayer> out;
+  for (auto layer = local.rbegin(); layer != local.rend(); ++layer) {
+    out.push_back({.metadata_path = layer->metadata_path,
+                   .data_blob = layer->data_blob,
+                   .complete_path = layer->data_complete ? layer->data_path : ""});
+  }
+  return out;
+}
+
 Result<ContainerHandle> NodeImpl::StartContainer(Sandbox& sandbox, const ImageRecord& image,
                                                  int64_t deadline_ns) {
   SandboxRecord record = sandbox.Copy();
@@ -239,18 +271,12 @@ Result<ContainerHandle> NodeImpl::StartContainer(Sandbox& sandbox, const ImageRe
   spec.sandbox_id = sandbox.id;
   spec.range = record.range;
   spec.hostname = record.info.hostname.substr(0, 63);
-  const std::vector<ImageLayer>& layers = image.manifest.layers;
-  std::shared_lock layers_lock(layers_in_use_);
-  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
-    ESKER_RETURN_IF_ERROR(CheckDeadline(sandbox, deadline_ns, "its layers were fetched"));
-    ESKER_ASSIGN_OR_RETURN(LocalLayer local, layers_->Ensure(*layer));
-    spec.layers.push_back({.metadata_path = local.metadata_path,
-                           .data_blob = local.data_blob,
-                           .complete_path = local.data_complete ? local.data_path : ""});
-  }
-  if (spec.layers.empty()) {
+  if (image.manifest.layers.empty()) {
     return InvalidArgumentError("image " + record.info.image_name + " has no layers");
   }
+  std::shared_lock layers_lock(layers_in_use_);
+  ESKER_RETURN_IF_ERROR(CheckDeadline(sandbox, deadline_ns, "its layers were fetched"));
+  ESKER_ASSIGN_OR_RETURN(spec.layers, PrepareLayers(sandbox.id, image));
   ESKER_RETURN_IF_ERROR(CheckDeadline(sandbox, deadline_ns, "its volume was made"));
   ESKER_ASSIGN_OR_RETURN(UniqueFd volume,
                          uppers_->Create(sandbox.id, record.info.resources.disk_bytes));

@@ -89,6 +89,8 @@ Result<bool> NodeImpl::End(const SandboxPtr& sandbox, const std::string& reason,
   ESKER_RETURN_IF_ERROR(Record(*sandbox, ended, "ENDED", detail, std::move(batch)));
   ESKER_FAILPOINT("node.delete.ended");
   sandbox->lease.reset();
+  profiler_->Ended(sandbox->id);
+  counters_.SandboxEnded(info.end_reason);
   {
     std::lock_guard lock(mutex_);
     --live_;

@@ -21,12 +21,16 @@
 #include "executor/cgroup.h"
 #include "executor/keeper_client.h"
 #include "executor/node.h"
+#include "executor/node_metrics.h"
 #include "executor/upper_store.h"
 #include "id_ranges.h"
+#include "imagefs/blob_server_client.h"
 #include "imagefs/layer_cache.h"
+#include "node_counters.h"
 #include "node_db.h"
 #include "requests.h"
 #include "sandbox.h"
+#include "start_profiler.h"
 
 namespace esker {
 
@@ -77,6 +81,7 @@ class NodeImpl final : public Node, public CommandOwner {
   void File(const std::string& sandbox, const InitFileRequest& request, UniqueFd stream,
             std::function<void(Result<InitFileResult>)> done) override;
   Stats GetStats() override;
+  NodeMetrics GetMetrics() override;
   Status DropUnused() override;
 
   // CommandOwner
@@ -118,6 +123,7 @@ class NodeImpl final : public Node, public CommandOwner {
   Status Admit(SandboxRecord record, SandboxPtr* out);
   Status Build(Sandbox& sandbox, const ImageRecord& image, const SandboxSpec& spec,
                int64_t deadline_ns);
+  Result<std::vector<KeeperLayer>> PrepareLayers(const std::string& id, const ImageRecord& image);
   Result<ContainerHandle> StartContainer(Sandbox& sandbox, const ImageRecord& image,
                                          int64_t deadline_ns);
   // Connects to init and takes its inventory in. Waits.
@@ -141,6 +147,8 @@ class NodeImpl final : public Node, public CommandOwner {
   void PostEnd(const SandboxPtr& sandbox, std::string reason, std::string message);
   void OnContainerEnd(const ContainerEnd& end);
   Status StartKeeper();
+  // The keeper goes on with this server's blob server program, if another one runs.
+  void UpgradeBlobServer();
   void OnKeeperLost(const Status& why);
   void ReplaceKeeper(const std::string& why);
   std::shared_ptr<KeeperClient> keeper() const {
@@ -232,6 +240,9 @@ class NodeImpl final : public Node, public CommandOwner {
   std::unique_ptr<CgroupRoot> cgroups_;
   std::unique_ptr<UpperStore> uppers_;
   std::unique_ptr<LayerCache> layers_;
+  std::unique_ptr<BlobServerClient> blob_client_;
+  std::unique_ptr<StartProfiler> profiler_;
+  NodeCounters counters_;
   // Shared: between a layer's arrival on the node and the container that holds it. Never with
   // another lock held.
   std::shared_mutex layers_in_use_;

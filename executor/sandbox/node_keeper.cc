@@ -1,7 +1,9 @@
 // The keeper's connection: its news, and what happens when it is lost.
 #include <signal.h>
 
+#include <filesystem>
 #include <set>
+#include <system_error>
 
 #include "base/log.h"
 #include "base/socket.h"
@@ -31,6 +33,26 @@ Status NodeImpl::StartKeeper() {
   std::lock_guard lock(mutex_);
   std::swap(keeper_, old);
   return OkStatus();
+}
+
+void NodeImpl::UpgradeBlobServer() {
+  const std::string program = options_.binary_directory + "/esker-imagefs";
+  Result<pid_t> pid = keeper()->BlobServerPid();
+  if (!pid.ok()) return;  // it is being started
+  std::error_code error;
+  const std::filesystem::path wanted = std::filesystem::canonical(program, error);
+  if (error) return;
+  // Of a program that was replaced the kernel says "(deleted)" behind its name.
+  const std::string link = "/proc/" + std::to_string(*pid) + "/exe";
+  const std::filesystem::path runs = std::filesystem::read_symlink(link, error);
+  if (error || runs == wanted) return;
+  Status upgraded = keeper()->UpgradeBlobServer(wanted);
+  if (upgraded.ok()) {
+    LogInfo("blob_server_upgraded", {{"from", runs.string()}, {"to", wanted.string()}});
+  } else {
+    LogWarning("blob_server_not_upgraded",
+               {{"runs", runs.string()}, {"cause", upgraded.ToString()}});
+  }
 }
 
 Status NodeImpl::DropUnused() {

@@ -106,12 +106,16 @@ Status NodeImpl::OpenParts() {
   ESKER_ASSIGN_OR_RETURN(
       layers_, LayerCache::Open(options_.cache_directory, store_,
                                 [this](const BlobId& id) { return index_.GetBlobMap(id); }));
+  blob_client_ = BlobServerClient::Create(BlobServerSocket(options_.data_directory));
+  profiler_ = std::make_unique<StartProfiler>(store_, *blob_client_);
   keeper_options_.data_directory = options_.data_directory;
   keeper_options_.store_directory = store_.path();
   keeper_options_.cache_directory = options_.cache_directory;
   keeper_options_.binary_directory = options_.binary_directory;
   gate_->node = this;
-  return StartKeeper();
+  ESKER_RETURN_IF_ERROR(StartKeeper());
+  UpgradeBlobServer();
+  return OkStatus();
 }
 
 // --- the database -------------------------------------------------------------------------------

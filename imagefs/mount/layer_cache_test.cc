@@ -50,6 +50,30 @@ TEST_F(LayerCacheTest, FetchesOnceAndIsThereForTheNextProcess) {
   ASSERT_TRUE(local.ok()) << local.status().ToString();
 }
 
+TEST_F(LayerCacheTest, LayersOfAnImageComeSideBySideAndTheirMapsFirst) {
+  std::vector<ImageLayer> layers;
+  for (uint64_t i = 0; i < 12; ++i) layers.push_back(PublishLayer(40 + i, 5, 20'000));
+  int told = 0;
+  Result<std::vector<LocalLayer>> local = layers_->EnsureAll(layers, [&] {
+    ++told;
+    for (const ImageLayer& layer : layers) EXPECT_TRUE(PathExists(cache_.MapPath(layer.data)));
+    EXPECT_TRUE(MetaFiles().empty());
+  });
+  ASSERT_TRUE(local.ok()) << local.status().ToString();
+  EXPECT_EQ(told, 1);
+  ASSERT_EQ(local->size(), layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    EXPECT_EQ((*local)[i].data_blob, layers[i].data.ToHex());
+  }
+  EXPECT_EQ(maps_asked_, 24);
+  ASSERT_TRUE(layers_->EnsureAll(layers, [] {}).ok());
+  EXPECT_EQ(maps_asked_, 24);
+  maps_.clear();
+  layers.push_back(PublishLayer(60, 2, 100));
+  maps_.clear();
+  EXPECT_EQ(layers_->EnsureAll(layers, [] {}).status().code(), Code::kNotFound);
+}
+
 TEST_F(LayerCacheTest, UnknownBlobIsNotFound) {
   ImageLayer layer = PublishLayer(2, 2, 1000);
   maps_.clear();
@@ -137,13 +161,13 @@ TEST_F(LayerCacheTest, RetainDropsWhatNoLayerNeeds) {
   ImageLayer keep = PublishLayer(8, 3, 10'000), drop = PublishLayer(9, 3, 10'000);
   ASSERT_TRUE(layers_->Ensure(keep).ok());
   ASSERT_TRUE(layers_->Ensure(drop).ok());
-  LAYER_ASSERT_OK(ReplaceFileDurably(cache_.DataPath(drop.data), "data"));
+  LAYER_ASSERT_OK(ReplaceFileDurably(cache_.PartPath(drop.data), "data"));
   LAYER_ASSERT_OK(layers_->Retain({keep}));
   EXPECT_TRUE(PathExists(cache_.MetaPath(keep.metadata)));
   EXPECT_TRUE(PathExists(cache_.MapPath(keep.data)));
   EXPECT_FALSE(PathExists(cache_.MetaPath(drop.metadata)));
   EXPECT_FALSE(PathExists(cache_.MapPath(drop.data)));
-  EXPECT_FALSE(PathExists(cache_.DataPath(drop.data)));
+  EXPECT_FALSE(PathExists(cache_.PartPath(drop.data)));
   EXPECT_EQ(MetaFiles().size(), 2u);
   Result<LocalLayer> again = layers_->Ensure(drop);
   EXPECT_TRUE(again.ok()) << again.status().ToString();

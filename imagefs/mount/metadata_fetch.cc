@@ -109,11 +109,13 @@ bool MayPass(const Status& status, const LayerCache::MapSource& maps, const Blob
 
 Status FetchWithRetries(const Store& store, const LayerCache::MapSource& maps,
                         const ImageLayer& layer, int fd) {
-  const int64_t deadline = Clock::System().MonotonicNanos() + kRetryNanos;
+  const int64_t begun = Clock::System().MonotonicNanos();
   auto pause = kFirstPause;
   for (;;) {
     Status status = FetchOnce(store, maps, layer, fd);
-    if (status.ok() || Clock::System().MonotonicNanos() >= deadline ||
+    if (status.ok()) return status;
+    const int64_t limit = status.code() == Code::kNotFound ? kVisibilityNanos : kRetryNanos;
+    if (Clock::System().MonotonicNanos() - begun >= limit ||
         !MayPass(status, maps, layer.metadata)) {
       return status;
     }

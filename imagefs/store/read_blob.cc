@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "imagefs/pack.h"
 
 namespace esker {
@@ -17,7 +18,7 @@ class FrameReader {
   Result<const std::vector<uint8_t>*> Read(const ChunkLocation& where) {
     if (!at_ || at_->pack != where.pack) {
       at_.reset();
-      ESKER_ASSIGN_OR_RETURN(pack_, store_.OpenPack(where.pack));
+      ESKER_ASSIGN_OR_RETURN(pack_, store_.AwaitPack(where.pack, deadline_));
     }
     if (!at_ || at_->frame_offset != where.frame_offset) {
       at_.reset();
@@ -29,6 +30,7 @@ class FrameReader {
 
  private:
   const Store& store_;
+  const int64_t deadline_ = Clock::System().MonotonicNanos() + kVisibilityNanos;
   UniqueFd pack_;
   std::optional<ChunkLocation> at_;
   std::vector<uint8_t> frame_;

@@ -4,9 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/id.h"
 #include "base/io.h"
@@ -167,6 +171,21 @@ Result<UniqueFd> Store::OpenPack(const PackId& id) const {
   Result<UniqueFd> fd = store_internal::OpenRegularAt(root_.get(), PackPath(id));
   if (!fd.ok()) return std::move(fd).status().Wrap("store " + path_);
   return fd;
+}
+
+Result<UniqueFd> Store::AwaitPack(const PackId& id, int64_t deadline_ns) const {
+  constexpr auto kFirstPause = std::chrono::milliseconds(20);
+  constexpr auto kLongestPause = std::chrono::milliseconds(1000);
+  for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
+    Result<UniqueFd> fd = OpenPack(id);
+    if (fd.ok() || fd.status().code() != Code::kNotFound) return fd;
+    if (Clock::System().MonotonicNanos() >= deadline_ns) {
+      return std::move(fd).status().Wrap(
+          "a pack that the index knows is not visible on this machine, after the time in which "
+          "the store must show new names");
+    }
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 Result<std::vector<PackId>> Store::ListPacks() const {

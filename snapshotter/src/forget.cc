@@ -4,6 +4,7 @@
 #include "base/failpoint.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "imagefs/record_spaces.h"
 #include "index_impl.h"
 #include "records.h"
 
@@ -156,6 +157,21 @@ Status IndexImpl::SweepImageRecords() {
     ESKER_RETURN_IF_ERROR(store_.RemoveRecords(kImageSpace, name).Wrap("image " + name));
     ESKER_FAILPOINT("index.gc.after_image_records");
     image_states_.erase(*id);
+  }
+  return OkStatus();
+}
+
+// Nodes write them beside an image that may be deleted at that moment: then the next collection
+// finds them. They are never needed, so there is no order to keep.
+Status IndexImpl::SweepStartRecords() {
+  ESKER_ASSIGN_OR_RETURN(std::vector<std::string> names, store_.ListRecordNames(kStartRecordSpace));
+  for (const std::string& name : names) {
+    Result<ImageId> id = ImageId::FromHex(name);
+    if (!id.ok()) continue;
+    ESKER_ASSIGN_OR_RETURN(bool known, db_->Has(Family::kImages, id->digest.AsBytes()));
+    if (known) continue;
+    ESKER_RETURN_IF_ERROR(
+        store_.RemoveRecords(kStartRecordSpace, name).Wrap("start records of image " + name));
   }
   return OkStatus();
 }

@@ -67,6 +67,7 @@ Result<GcReport> IndexImpl::CollectGarbage(const GcOptions& options) {
   if (report.packs_deleted != 0) ESKER_RETURN_IF_ERROR(SweepLayers());
   ESKER_RETURN_IF_ERROR(SweepTagRecords());
   ESKER_RETURN_IF_ERROR(SweepImageRecords());
+  ESKER_RETURN_IF_ERROR(SweepStartRecords());
   ESKER_ASSIGN_OR_RETURN(report.temporaries_deleted, SweepTemporaries(options.grace_ns));
   std::shared_lock state(state_mutex_);
   for (const auto& [id, pack] : packs_) {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "base/failpoint.h"
+#include "imagefs/record_spaces.h"
 #include "testing/index_fixture.h"
 
 namespace esker::testing {
@@ -57,6 +58,19 @@ TEST_F(GarbageTest, AChildKeepsItsLayersWhenTheParentGoes) {
   EXPECT_EQ(Collect().packs_deleted, 1u) << "the parent's manifest only";
   EXPECT_TRUE(index_->GetImage(child).ok());
   EXPECT_TRUE(index_->GetBlobMap(base.data).ok());
+}
+
+TEST_F(GarbageTest, StartRecordsGoWithTheirImage) {
+  ImageId stays = AddImage("stays", {AddLayer("stays", {"a"})});
+  ImageId goes = AddImage("goes", {AddLayer("goes", {"b"})});
+  for (const ImageId& id : {stays, goes}) {
+    ASSERT_OK(store_->PublishRecord(kStartRecordSpace, id.ToHex(), 1, "touched"));
+    ASSERT_OK(store_->PublishRecord(kStartRecordSpace, id.ToHex(), 2, "touched"));
+  }
+  ASSERT_OK(index_->DeleteImage(goes, true));
+  Collect();
+  EXPECT_THAT(Must(store_->ListRecordNames(kStartRecordSpace)),
+              ::testing::ElementsAre(stays.ToHex()));
 }
 
 TEST_F(GarbageTest, ATombstoneStaysWhileThePackLivesForItsChunks) {

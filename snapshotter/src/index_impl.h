@@ -195,6 +195,7 @@ class IndexImpl final : public Index {
   Status SweepTagRecords();
   Status SweepTagRecord(const std::string& name);
   Status SweepImageRecords();
+  Status SweepStartRecords();
   Result<uint64_t> SweepTemporaries(int64_t grace_ns);
 
   // --- reconciliation (reconcile.cc)

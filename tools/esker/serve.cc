@@ -16,6 +16,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "executor/metrics_server.h"
 #include "executor/host_features.h"
 #include "executor/upper_store.h"
 #include "gateway/gateway.h"
@@ -39,8 +40,13 @@ struct ServerConfig {
   IndexOptions index;
   GatewayOptions gateway;
   std::string data, store;
+  std::string metrics_listen;
   LogLevel log_level = LogLevel::kInfo;
 };
+
+// For whom no address was chosen, a port that another server has is no reason not to start.
+constexpr std::string_view kAutoMetrics = "auto";
+constexpr const char* kDefaultMetrics = "127.0.0.1:7071";
 
 Result<LogLevel> ParseLogLevel(const std::string& name) {
   if (name == "debug") return LogLevel::kDebug;
@@ -117,6 +123,7 @@ Result<ServerConfig> LoadConfig(const ServeOptions& options) {
   c.node.default_ttl_ms = ttl * 1000;
   ESKER_ASSIGN_OR_RETURN(c.node.upper_pool_bytes, GetMebibytes(file, "node.upper_pool_mb", 0));
   c.node.upper_kind = file.GetString("node.upper", "auto");
+  c.metrics_listen = file.GetString("metrics.listen", std::string(kAutoMetrics));
   ESKER_ASSIGN_OR_RETURN(c.log_level, ParseLogLevel(file.GetString("log.level", "info")));
   std::string roles = pick(options.roles, "roles", "gateway,index,node");
   ESKER_RETURN_IF_ERROR(file.Finish());
@@ -210,6 +217,20 @@ class SignalWaiter {
   sigset_t set_;
 };
 
+// Nothing: none are served.
+Result<std::unique_ptr<MetricsServer>> StartMetrics(const std::string& listen, Node& node) {
+  if (listen.empty()) return std::unique_ptr<MetricsServer>();
+  const bool automatic = listen == kAutoMetrics;
+  auto metrics = MetricsServer::Start(automatic ? kDefaultMetrics : listen, node);
+  if (metrics.ok()) {
+    LogInfo("metrics served", {{"port", (*metrics)->port()}});
+  } else if (automatic) {
+    LogWarning("no metrics are served", {{"cause", metrics.status().ToString()}});
+    return std::unique_ptr<MetricsServer>();
+  }
+  return metrics;
+}
+
 Status Serve(const ServeOptions& options) {
   if (::geteuid() != 0) {
     return PermissionDeniedError(
@@ -237,6 +258,8 @@ Status Serve(const ServeOptions& options) {
     LogInfo("drained", {{"data", config.data}});
     return OkStatus();
   }
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics,
+                         StartMetrics(config.metrics_listen, *node));
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Gateway> gateway,
                          Gateway::Start(config.gateway, *store, *index, *node));
   LogInfo("ready", {{"socket", config.gateway.unix_socket},

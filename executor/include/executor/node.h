@@ -147,6 +147,8 @@ struct NodeOptions {
   Clock* clock = nullptr;
 };
 
+struct NodeMetrics;  // executor/node_metrics.h
+
 class Node {
  public:
   // Starts or finds the keeper, adopts what lives, reaps what is orphaned, then takes leases and
@@ -208,6 +210,8 @@ class Node {
     pid_t keeper_pid = 0, blob_server_pid = 0;
   };
   virtual Stats GetStats() = 0;
+  // For the metrics port. Asks the blob server and the index: may take seconds, never for ever.
+  virtual NodeMetrics GetMetrics() = 0;
 
   // After garbage collection: unmounts layers that no sandbox uses and drops their local files when
   // their image is gone. Beside everything else; creates wait for it a moment.

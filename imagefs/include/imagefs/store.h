@@ -24,6 +24,9 @@
 
 namespace esker {
 
+// A new name may be invisible on another machine for this long (docs/timeouts.md), and a margin.
+inline constexpr int64_t kVisibilityNanos = 35'000'000'000;
+
 class Store {
  public:
   // Makes an empty store in `path` (created if missing, must be empty or a store).
@@ -47,6 +50,9 @@ class Store {
   Status DiscardTemporary(Temporary temporary);
 
   Result<UniqueFd> OpenPack(const PackId& id) const;  // O_RDONLY; NOT_FOUND if not (yet) visible
+  // The same for a pack that the index knows: one that another machine has just published is waited
+  // for until `deadline_ns` (monotonic), then NOT_FOUND.
+  Result<UniqueFd> AwaitPack(const PackId& id, int64_t deadline_ns) const;
   Result<std::vector<PackId>> ListPacks() const;      // only for rebuilding and garbage collection
   Status RemovePack(const PackId& id);                // missing is OK
   // Removes temporaries not written for that long, by the clock of the store's file system.
