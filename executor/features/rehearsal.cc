@@ -3,6 +3,7 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,6 +21,8 @@
 
 namespace esker::features {
 namespace {
+
+constexpr int kDeadlineMs = 10'000;
 
 // Written by the child, read by the parent when it has ended.
 struct Note {
@@ -121,7 +124,7 @@ Rehearsal Rehearse(const RehearsalPlan& plan) {
   Notes& notes = *new (shared) Notes{};
   for (Note& note : notes.of) {
     note.error = ESRCH;
-    strcpy(note.what, "the child that tries it was killed");
+    strcpy(note.what, "the child that tries it was killed, or took longer than 10 s");
   }
   int pidfd = -1;
   clone_args args = {};
@@ -138,6 +141,8 @@ Rehearsal Rehearse(const RehearsalPlan& plan) {
     result.cloned = ErrnoError("clone3 into new pid, ipc and uts namespaces");
   } else {
     UniqueFd owned(pidfd);
+    pollfd end = {pidfd, POLLIN, 0};
+    if (poll(&end, 1, kDeadlineMs) == 0) kill(pid, SIGKILL);
     while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
     for (size_t i = 0; i < notes.of.size(); ++i) result.steps[i] = OfNote(notes.of[i]);
