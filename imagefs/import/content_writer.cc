@@ -11,6 +11,8 @@ namespace {
 constexpr size_t kWindow = kMaxChunkSize;
 constexpr size_t kLeastHole = 64u << 10;
 constexpr uint64_t kMaxUnits = 64u << 10;
+constexpr size_t kMaxWaitingBytes = 2u << 20;
+constexpr size_t kMaxWaiting = 512;
 
 bool IsZero(const uint8_t* data, size_t size) {
   return data[0] == 0 && std::memcmp(data, data + 1, size - 1) == 0;
@@ -74,7 +76,8 @@ Result<std::vector<erofs::Extent>> ContentWriter::End() {
   return it->second;
 }
 
-BlobChunks ContentWriter::Finish() {
+Result<BlobChunks> ContentWriter::Finish() {
+  ESKER_RETURN_IF_ERROR(Flush());
   files_ = {};
   window_ = {};
   return std::move(blob_);
@@ -114,17 +117,36 @@ Status ContentWriter::AddChunk(size_t begin, size_t end) {
 }
 
 Status ContentWriter::Store(const ChunkRef& ref, std::span<const uint8_t> bytes) {
-  bool there = pack_.HasChunk(ref.digest) || in_store_.contains(ref.digest);
-  if (!there) {
-    ESKER_ASSIGN_OR_RETURN(there, lookup_.HasChunk(ref));
-    if (there) in_store_.insert(ref.digest);
-  }
-  if (there) {
+  if (pack_.HasChunk(ref.digest) || in_store_.contains(ref.digest) ||
+      !waiting_digests_.insert(ref.digest).second) {
     progress_.bytes_deduplicated += ref.length;
     return OkStatus();
   }
-  ESKER_RETURN_IF_ERROR(pack_.AddChunk(ref, bytes));
+  waiting_.push_back(ref);
+  waiting_bytes_.insert(waiting_bytes_.end(), bytes.begin(), bytes.end());
+  const bool enough = waiting_bytes_.size() >= kMaxWaitingBytes || waiting_.size() >= kMaxWaiting;
+  return enough ? Flush() : OkStatus();
+}
+
+Status ContentWriter::Flush() {
+  if (waiting_.empty()) return OkStatus();
+  ESKER_ASSIGN_OR_RETURN(const std::vector<bool> known, lookup_.HasChunks(waiting_));
+  if (known.size() != waiting_.size()) return InternalError("the index answered another question");
+  std::span<const uint8_t> rest(waiting_bytes_);
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    const ChunkRef& ref = waiting_[i];
+    if (known[i]) {
+      in_store_.insert(ref.digest);
+      progress_.bytes_deduplicated += ref.length;
+    } else {
+      ESKER_RETURN_IF_ERROR(pack_.AddChunk(ref, rest.first(ref.length)));
+    }
+    rest = rest.subspan(ref.length);
+  }
   progress_.bytes_stored = pack_.stored_bytes();
+  waiting_.clear();
+  waiting_bytes_.clear();
+  waiting_digests_.clear();
   return OkStatus();
 }
 

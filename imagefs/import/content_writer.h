@@ -20,7 +20,7 @@ namespace esker::import_internal {
 // file with holes: 4096 bytes up to 256 MiB, 1 MiB from 64 GiB on. Chunks that the pack
 // or the store has are not stored again. A file with the chunks of an earlier one shares its place
 // in the blob; else its chunks are appended, so that the blob is in order of first appearance and
-// contiguous content is one extent. Memory: one window, and the chunk list.
+// contiguous content is one extent. Memory: one window, 2 MiB of chunks that wait, the chunk list.
 class ContentWriter {
  public:
   // `tick` is called once a chunk; what it returns ends the import.
@@ -38,11 +38,13 @@ class ContentWriter {
   Result<std::vector<erofs::Extent>> End();
 
   // The blob's list, after the last file; what was kept to recognise files is given up.
-  BlobChunks Finish();
+  Result<BlobChunks> Finish();
   uint64_t blob_bytes() const { return blob_bytes_; }
 
-  // Stores one chunk unless it is stored already.
+  // Stores one chunk unless it is stored already; it may wait for others until Flush(), so that the
+  // lookup is asked about many at once.
   Status Store(const ChunkRef& ref, std::span<const uint8_t> bytes);
+  Status Flush();
 
  private:
   struct PlacedChunk {
@@ -68,6 +70,12 @@ class ContentWriter {
   BlobChunks blob_;
   uint64_t blob_bytes_ = 0;
   std::unordered_set<Digest, DigestHash> in_store_;  // what the lookup said is there
+
+  // Chunks that wait, their bytes one after the other.
+  std::vector<ChunkRef> waiting_;
+  std::vector<uint8_t> waiting_bytes_;
+  std::unordered_set<Digest, DigestHash> waiting_digests_;
+
   // By the digest of a file's chunks and their offsets.
   std::unordered_map<Digest, std::vector<erofs::Extent>, DigestHash> files_;
 };

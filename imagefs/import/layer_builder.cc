@@ -1,14 +1,38 @@
 #include "layer_builder.h"
 
+#include <sys/statvfs.h>
+
+#include <algorithm>
+
 namespace esker::import_internal {
 namespace {
 
 constexpr std::chrono::milliseconds kReportEvery(100);
+// A plain tar rarely shrinks to less, and most of a layer may be stored already: what is refused
+// beforehand would hardly have had a chance. What runs out later is a typed error, too.
+constexpr uint64_t kLeastPart = 4;
+constexpr uint64_t kReserveBytes = 16u << 20;
+
+Status CheckSpace(const Store& store, uint64_t source_bytes) {
+  if (source_bytes == 0) return OkStatus();
+  struct statvfs space = {};
+  if (::statvfs(store.path().c_str(), &space) != 0) {
+    return ErrnoError("look for free space in the store " + store.path());
+  }
+  const uint64_t free = uint64_t{space.f_bavail} * space.f_frsize;
+  const uint64_t wanted = source_bytes / kLeastPart + kReserveBytes;
+  if (free >= wanted) return OkStatus();
+  return ResourceExhaustedError("the store " + store.path() + " has " + std::to_string(free) +
+                                " bytes left; to import " + std::to_string(source_bytes) +
+                                " bytes it should have " + std::to_string(wanted) +
+                                ": remove images and collect garbage, or enlarge it");
+}
 
 }  // namespace
 
 Result<std::unique_ptr<LayerBuilder>> LayerBuilder::Create(Store& store, ChunkLookup& lookup,
                                                            const ImportOptions& options) {
+  ESKER_RETURN_IF_ERROR(CheckSpace(store, options.source_bytes));
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<PackWriter> pack, PackWriter::Create(store));
   return std::unique_ptr<LayerBuilder>(new LayerBuilder(std::move(pack), lookup, options));
 }
@@ -31,7 +55,7 @@ Status LayerBuilder::Tick() {
 }
 
 Result<ImportedLayer> LayerBuilder::Finish(ImageLayer layer, const ExtraManifest& extra_manifest) {
-  BlobChunks data = content_.Finish();
+  ESKER_ASSIGN_OR_RETURN(BlobChunks data, content_.Finish());
   layer.data_bytes = content_.blob_bytes();
   if (layer.has_data()) {
     layer.data = data.Id();
@@ -69,6 +93,7 @@ Status LayerBuilder::StoreMetadata(ImageLayer& layer) {
     ESKER_RETURN_IF_ERROR(content_.Store(ref, bytes));
     blob.chunks.push_back(ref);
   }
+  ESKER_RETURN_IF_ERROR(content_.Flush());
   progress_ = content_progress;
   layer.metadata = blob.Id();
   layer.metadata_bytes = image.size();

@@ -54,6 +54,9 @@ struct ImportProgress {
 struct ImportOptions {
   std::string expected_digest;   // "sha256:.." of the stream as read, "" = do not check
   std::string expected_diff_id;  // "sha256:.." of the decompressed tar, "" = do not check
+  // How long the stream will be, 0 if that is not known: a store that cannot hold what becomes of
+  // it is refused before anything is read (RESOURCE_EXHAUSTED).
+  uint64_t source_bytes = 0;
   std::function<void(const ImportProgress&)> on_progress;  // at most every 100 ms
   std::function<bool()> cancelled;                         // polled; true ends with CANCELLED
 };
