@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/failpoint.h"
+#include "implicit_layers.h"
 
 namespace esker {
 namespace {
@@ -52,6 +53,7 @@ class ImagePushImpl final : public ImagePush {
   Result<ImageId> Finish(const std::string& tag, const std::string& job) override {
     if (!tag.empty()) ESKER_RETURN_IF_ERROR(NormaliseTag(tag).status());
     ESKER_ASSIGN_OR_RETURN(Manifest manifest, MakeManifest());
+    ESKER_RETURN_IF_ERROR(ResolveImplicitDirectories(store_, index_, *session_, manifest.layers));
     ESKER_FAILPOINT("push.before_publish");
     ESKER_ASSIGN_OR_RETURN(ImageId id, index_.PublishImage(manifest));
     ESKER_FAILPOINT("push.before_tag");
@@ -80,6 +82,7 @@ class ImagePushImpl final : public ImagePush {
     ImportOptions checked = options;
     checked.expected_digest = wanted.digest;
     checked.expected_diff_id = wanted.diff_id;
+    checked.source_bytes = wanted.size;
     ESKER_ASSIGN_OR_RETURN(ImportedLayer imported, ImportTar(source, store_, *session_, checked));
     ESKER_FAILPOINT("push.layer_published");
     ESKER_RETURN_IF_ERROR(index_.RegisterPack(imported.pack));
