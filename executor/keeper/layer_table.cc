@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "child_process.h"
-#include "imagefs/layer_mount.h"
 #include "protocol.h"
 
 namespace esker::keeper {
@@ -48,8 +47,9 @@ Result<std::shared_ptr<const MountedLayer>> ReceiveLayer(int socket) {
 }  // namespace
 
 void LayerTable::Get(const KeeperLayer& layer, Ready ready) {
-  std::string data = layer.complete_path;
-  if (data.empty() && !layer.data_blob.empty()) data = blobs_directory_ + "/" + layer.data_blob;
+  const std::string served =
+      layer.data_blob.empty() ? "" : blobs_directory_ + "/" + layer.data_blob;
+  const std::string data = layer.complete_path.empty() ? served : layer.complete_path;
   std::string key = layer.metadata_path + '\n' + data;
   auto it = entries_.find(key);
   if (it != entries_.end() && it->second.layer != nullptr) return ready(it->second.layer);
@@ -57,14 +57,12 @@ void LayerTable::Get(const KeeperLayer& layer, Ready ready) {
 
   if (entries_.size() >= kMaxMounted) DropIdle();
   entries_[key].waiting.push_back(std::move(ready));
-  Status started = StartMount(key, layer.metadata_path, data);
+  Status started = StartMount(key, {layer.metadata_path, data, served});
   if (!started.ok()) Finish(key, std::move(started));
 }
 
-Status LayerTable::StartMount(const std::string& key, const std::string& metadata,
-                              const std::string& data) {
+Status LayerTable::StartMount(const std::string& key, const LayerMountSpec& spec) {
   ESKER_ASSIGN_OR_RETURN(auto pair, SeqpacketPair());
-  LayerMountSpec spec{metadata, data};
   ESKER_ASSIGN_OR_RETURN(Process child,
                          ForkChild([&] { return MountAndSend(spec, pair.second.get()); }));
   auto receiver = std::make_shared<UniqueFd>(std::move(pair.first));

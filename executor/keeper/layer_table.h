@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "executor/keeper_client.h"
+#include "imagefs/layer_mount.h"
 
 namespace esker::keeper {
 
@@ -39,7 +40,7 @@ class LayerTable {
     std::vector<Ready> waiting;
     EventLoop::TimerId deadline = 0;
   };
-  Status StartMount(const std::string& key, const std::string& metadata, const std::string& data);
+  Status StartMount(const std::string& key, const LayerMountSpec& spec);
   void Finish(const std::string& key, Result<std::shared_ptr<const MountedLayer>> result);
 
   EventLoop& loop_;

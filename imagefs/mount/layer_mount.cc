@@ -96,9 +96,7 @@ Result<LayerMount> MountWithLoop(const LayerMountSpec& spec) {
   return out;
 }
 
-}  // namespace
-
-Result<LayerMount> MountLayer(const LayerMountSpec& spec) {
+Result<LayerMount> MountOnce(const LayerMountSpec& spec) {
   ESKER_ASSIGN_OR_RETURN(NamedFile metadata, NameForFsconfig(spec.metadata_path));
   Attempt attempt;
   attempt.source = metadata.name;
@@ -126,6 +124,15 @@ Result<LayerMount> MountLayer(const LayerMountSpec& spec) {
                                            mount.status().message() + ")");
   }
   return looped;
+}
+
+}  // namespace
+
+Result<LayerMount> MountLayer(const LayerMountSpec& spec) {
+  Result<LayerMount> mount = MountOnce(spec);
+  const bool gone = !mount.ok() && mount.status().error_number() == ENOENT;
+  if (!gone || spec.served_path.empty() || PathExists(spec.data_path)) return mount;
+  return MountOnce({spec.metadata_path, spec.served_path, ""});
 }
 
 }  // namespace esker

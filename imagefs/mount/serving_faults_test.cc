@@ -484,6 +484,12 @@ TEST_F(EvictionTest, WhatIsMountedByItselfIsNeverTouchedWhoeverDies) {
   // Also when its name goes.
   ASSERT_EQ(::unlink(local->data_path.c_str()), 0);
   ExpectAllFiles(mount->mount.get());
+  // One that went between Ensure and the mount is served instead.
+  Result<LayerMount> instead =
+      MountLayer({local->metadata_path, local->data_path, mountpoint_ + "/" + local->data_blob});
+  ASSERT_TRUE(instead.ok()) << instead.status().ToString();
+  ExpectAllFiles(instead->mount.get());
+  instead->mount.reset();
   mount->mount.reset();
   // Unmounted, another is evicted at once.
   SetBudget(1u << 30);

@@ -11,6 +11,9 @@ namespace esker {
 struct LayerMountSpec {
   std::string metadata_path;  // validated before it comes here
   std::string data_path;      // "" when the layer has no data device
+  // Taken when there is no file data_path: a complete file may be evicted until it is mounted. ""
+  // for none.
+  std::string served_path;
 };
 struct LayerMount {
   UniqueFd mount;    // detached mount (fsmount), read-only, nodev, nosuid cleared, usable by
