@@ -110,4 +110,15 @@ grpc::ServerUnaryReactor* RunUnary(Services& services, WorkerPool& pool,
   return reactor;
 }
 
+grpc::ServerUnaryReactor* RunOnSandbox(Services& services, WorkerPool& pool,
+                                       grpc::CallbackServerContext* context, Noun noun,
+                                       const std::string& id, std::function<Status()> work) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!services.Admit(context, reactor, id)) return reactor;
+  Status queued =
+      pool.Submit([=, work = std::move(work)] { reactor->Finish(ToGrpc(*context, work(), noun)); });
+  if (!queued.ok()) reactor->Finish(ToGrpc(*context, queued, "SERVER"));
+  return reactor;
+}
+
 }  // namespace esker::gateway

@@ -68,5 +68,9 @@ grpc::Status ToGrpc(grpc::ServerContextBase& context, const Status& status, Noun
 grpc::ServerUnaryReactor* RunUnary(Services& services, WorkerPool& pool,
                                    grpc::CallbackServerContext* context, Noun noun,
                                    std::function<Status(const Caller&)> work);
+// The same about one sandbox, when what may be missing in it is told apart from its being missing.
+grpc::ServerUnaryReactor* RunOnSandbox(Services& services, WorkerPool& pool,
+                                       grpc::CallbackServerContext* context, Noun noun,
+                                       const std::string& id, std::function<Status()> work);
 
 }  // namespace esker::gateway

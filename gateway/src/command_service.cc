@@ -239,14 +239,13 @@ grpc::ServerUnaryReactor* CommandService::Start(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* CommandService::Get(grpc::CallbackServerContext* context,
                                               const v1::GetCommandRequest* request,
                                               v1::Command* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!s_.Admit(context, reactor, request->sandbox_id())) return reactor;
-  return RunUnary(s_, s_.quick, context, "COMMAND", [=, this](const Caller&) -> Status {
-    ESKER_ASSIGN_OR_RETURN(CommandInfo info,
-                           s_.node.GetCommand(request->sandbox_id(), request->command_id()));
-    *response = ToProto(info);
-    return OkStatus();
-  });
+  return RunOnSandbox(
+      s_, s_.quick, context, "COMMAND", request->sandbox_id(), [=, this]() -> Status {
+        ESKER_ASSIGN_OR_RETURN(CommandInfo info,
+                               s_.node.GetCommand(request->sandbox_id(), request->command_id()));
+        *response = ToProto(info);
+        return OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* CommandService::List(grpc::CallbackServerContext* context,

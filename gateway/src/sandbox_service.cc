@@ -152,9 +152,7 @@ grpc::ServerUnaryReactor* SandboxService::SetTimeout(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* SandboxService::Snapshot(grpc::CallbackServerContext* context,
                                                    const v1::SnapshotSandboxRequest* request,
                                                    v1::SnapshotSandboxResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!s_.Admit(context, reactor, request->id())) return reactor;
-  return RunUnary(s_, s_.slow, context, "SNAPSHOT", [=, this](const Caller&) -> Status {
+  return RunOnSandbox(s_, s_.slow, context, "SNAPSHOT", request->id(), [=, this]() -> Status {
     ESKER_RETURN_IF_ERROR(CheckKeep(request->keep()));
     ESKER_ASSIGN_OR_RETURN(SnapshotInfo snapshot,
                            s_.node.Snapshot(request->id(), request->request_id(), request->name()));
