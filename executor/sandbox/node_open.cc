@@ -16,7 +16,7 @@ namespace esker {
 namespace {
 
 constexpr size_t kWorkers = 16;
-constexpr size_t kReapers = 2;
+constexpr size_t kReapers = 4;
 constexpr size_t kMaxToReap = 256;  // beyond, whoever ends a sandbox removes what is left himself
 constexpr int64_t kKeptNs = 24LL * 3600 * 1'000'000'000;
 constexpr int64_t kAdoptTimeoutNs = 20'000'000'000;
