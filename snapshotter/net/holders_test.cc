@@ -172,14 +172,16 @@ class StoryTest : public HoldersTest, public ::testing::WithParamInterface<int> 
     std::vector<std::string> content(node.told.begin(), node.told.end());
     content.insert(content.end(), node.written.begin(), node.written.end());
     const std::string label = "image " + std::to_string(imports_);
-    std::vector<std::string> chunks = node.written;
-    chunks.push_back("meta of " + label);
-    PackWriter::Published pack =
-        WritePack(*store_, {.chunks = chunks, .blobs = {content, {"meta of " + label}}});
+    const Manifest manifest = ManifestOf(label, {LayerOf(label, content)});
+    PackText text{.chunks = node.written, .blobs = {content, {"meta of " + label}}};
+    text.chunks.push_back("meta of " + label);
+    // As a snapshot does: whoever finds the pack finds the image.
+    if (Chance(0.5)) text.manifests.push_back(manifest.ToJson());
+    PackWriter::Published pack = WritePack(*store_, text);
     Result<std::shared_ptr<HeldSession>> held = holders_->FindImport(Call(node), node.session);
     if (!held.ok()) return EndImport(node);
     ASSERT_OK((*held)->session->RegisterPack(pack));
-    Result<ImageId> image = index_->PublishImage(ManifestOf(label, {LayerOf(label, content)}));
+    Result<ImageId> image = index_->PublishImage(manifest);
     ASSERT_OK(image.status());
     ASSERT_OK(holders_->EndImport(Call(node), node.session));
     EndImport(node);

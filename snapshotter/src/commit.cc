@@ -16,6 +16,7 @@
 namespace esker {
 namespace {
 
+constexpr int kAttempts = 3;
 constexpr size_t kMaxLayers = 500;  // as in Manifest::FromJson and the kernel's overlayfs
 
 // RFC 3339 in UTC, with nanoseconds.
@@ -76,7 +77,7 @@ Result<CommitResult> CommitLayer(Store& store, Index& index, const CommitRequest
                                          *session, options, with_manifest));
   // Durable now. A crash from here on leaves a complete image that the next start finds.
   ESKER_FAILPOINT("commit.published");
-  ESKER_RETURN_IF_ERROR(index.RegisterPack(imported.pack));
+  ESKER_RETURN_IF_ERROR(session->RegisterPack(imported.pack));
   ESKER_FAILPOINT("commit.registered");
   result.totals = imported.totals;
   return result;
@@ -106,9 +107,15 @@ Result<CommitResult> CommitUpper(Store& store, Index& index, const CommitRequest
     return ResourceExhaustedError(what + ": it has " + std::to_string(manifest.layers.size()) +
                                   " layers, and an image can have no more");
   }
-  Result<CommitResult> result = CommitLayer(store, index, request, options, std::move(manifest));
-  if (!result.ok()) return std::move(result).status().Wrap(what);
-  return result;
+  for (int attempt = 1;; ++attempt) {
+    Result<CommitResult> result = CommitLayer(store, index, request, options, manifest);
+    if (result.ok()) return result;
+    // The index lost the import (it started again), or collected the very same pack: the upper is
+    // still there to be read again.
+    if (result.status().code() != Code::kAborted || attempt == kAttempts) {
+      return std::move(result).status().Wrap(what);
+    }
+  }
 }
 
 }  // namespace esker

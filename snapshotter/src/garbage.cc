@@ -51,6 +51,7 @@ Result<GcReport> IndexImpl::CollectGarbage(const GcOptions& options) {
         " pack(s) of the store cannot be read, and what they refer to would be taken for unused; " +
         "repair them, or move them out of packs/; first: " + id.ToHex() + ": " + why);
   }
+  ESKER_RETURN_IF_ERROR(DropUnfinishedImages());
   GcReport report;
   {
     View view = TakeView();

@@ -91,7 +91,7 @@ class Resolver {
   Status Publish() {
     if (pack_ == nullptr) return OkStatus();
     ESKER_ASSIGN_OR_RETURN(const PackWriter::Published published, pack_->Finish());
-    return index_.RegisterPack(published);
+    return session_.RegisterPack(published);
   }
 
   Store& store_;

@@ -213,6 +213,10 @@ class IndexImpl final : public Index {
                     std::map<PackId, std::string>& unreadable);
   Status AdoptPack(const PackId& id, const Result<PackFooter>& footer,
                    std::map<PackId, std::string>& unreadable);
+  // Deletes those that AdoptPacks brought and that are not all here: an import on another machine
+  // that lost its session may publish a pack after what it counts on was collected.
+  Status DropUnfinishedImages();
+  Result<bool> IsWhole(const ImageId& id);
 
   Result<Stats> CountAll();
 
@@ -247,6 +251,7 @@ class IndexImpl final : public Index {
   std::optional<PackSet> touched_;  // packs used since the running collection began
   bool gc_enabled_ = false;
   bool collected_ = false;  // a collection has begun since the start
+  std::set<ImageId> adopted_images_;  // by the collection that begins; guarded by gc_mutex_
   std::function<Status(const GcOptions&)> gc_guard_;
   std::unique_ptr<Ownership> ownership_;  // with beats only; ends before all the above
 };

@@ -85,7 +85,7 @@ class ImagePushImpl final : public ImagePush {
     checked.source_bytes = wanted.size;
     ESKER_ASSIGN_OR_RETURN(ImportedLayer imported, ImportTar(source, store_, *session_, checked));
     ESKER_FAILPOINT("push.layer_published");
-    ESKER_RETURN_IF_ERROR(index_.RegisterPack(imported.pack));
+    ESKER_RETURN_IF_ERROR(session_->RegisterPack(imported.pack));
     if (!imported.layer.diff_id.empty()) {
       ESKER_RETURN_IF_ERROR(session_->RememberLayer(imported.layer));
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -40,6 +41,8 @@ Status IndexImpl::Reconcile(const Progress& on_progress,
   ESKER_ASSIGN_OR_RETURN(std::vector<PackId> listed, store_.ListPacks());
   ESKER_RETURN_IF_ERROR(DropMissingPacks(listed));
   ESKER_RETURN_IF_ERROR(AdoptPacks(listed, on_progress, unreadable));
+  // At a start, what is not whole is damage, which is for people to see.
+  adopted_images_.clear();
   ESKER_FAILPOINT("index.reconcile.packs");
   std::lock_guard catalogue(catalogue_mutex_);
   ESKER_RETURN_IF_ERROR(ApplyImageStates());
@@ -127,11 +130,38 @@ Status IndexImpl::AdoptPack(const PackId& id, const Result<PackFooter>& footer,
   Status readable = footer.status();
   if (footer.ok()) readable = ParseManifests(id, *footer).status();
   if (readable.ok()) {
+    for (const std::string& json : footer->manifests) adopted_images_.insert({Sha256::Of(json)});
     Status registered = RegisterFooter(id, *footer);
     // ABORTED: gone meanwhile.
     return registered.code() == Code::kAborted ? OkStatus() : registered;
   }
   if (readable.code() != Code::kNotFound) unreadable[id] = readable.ToString();
+  return OkStatus();
+}
+
+Result<bool> IndexImpl::IsWhole(const ImageId& id) {
+  ESKER_ASSIGN_OR_RETURN(std::optional<ImageEntry> image, FindImage(id));
+  if (!image) return true;  // deleted, or known by no pack: nothing to judge
+  ESKER_ASSIGN_OR_RETURN(Manifest manifest, Manifest::FromJson(image->manifest));
+  for (const ImageLayer& layer : manifest.layers) {
+    for (const BlobId& blob : {layer.metadata, layer.data}) {
+      if (blob == layer.data && !layer.has_data()) continue;
+      Status placed = PlaceBlob(blob).status();
+      if (placed.code() == Code::kNotFound || placed.code() == Code::kDataLoss) return false;
+      ESKER_RETURN_IF_ERROR(placed);
+    }
+  }
+  return true;
+}
+
+Status IndexImpl::DropUnfinishedImages() {
+  for (const ImageId& id : std::exchange(adopted_images_, {})) {
+    ESKER_ASSIGN_OR_RETURN(bool whole, IsWhole(id));
+    if (whole) continue;
+    LogWarning("unfinished_image_dropped", {{"image", id.ToHex()}});
+    std::lock_guard catalogue(catalogue_mutex_);
+    ESKER_RETURN_IF_ERROR(DeleteImageLocked(id).Wrap("drop image " + id.ToHex()));
+  }
   return OkStatus();
 }
 

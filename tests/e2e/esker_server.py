@@ -50,6 +50,7 @@ class Server:
         self.node = f"e2e{secrets.token_hex(4)}"
         self.port = free_port()
         self.process: Optional[subprocess.Popen[bytes]] = None
+        self.prefix: list[str] = []  # what runs the server, such as nsenter
         self.bin = directory / "bin"
         self.bin.mkdir(parents=True)
         for program in PROGRAMS:  # a build that goes on meanwhile must not disturb
@@ -58,24 +59,31 @@ class Server:
         self.config = directory / "config.toml"
         self.write_config(**config)
 
-    def write_config(self, pool_mb: int = 4096, disk_mb: int = 256, store: str = "") -> None:
+    def write_config(
+        self,
+        pool_mb: int = 4096,
+        disk_mb: int = 256,
+        store: str = "",
+        roles: str = "all",
+        more: str = "",
+    ) -> None:
         store_line = f'store = "{store}"\n' if store else ""
         self.config.write_text(
-            f'data = "{self.data}"\n{store_line}'
+            f'data = "{self.data}"\n{store_line}roles = "{roles}"\n'
             f'[gateway]\nlisten = "127.0.0.1:{self.port}"\n'
             f'[node]\nid = "{self.node}"\nupper_pool_mb = {pool_mb}\ndisk_mb = {disk_mb}\n'
-            "memory_mb = 128\npids = 256\n"
+            f"memory_mb = 128\npids = 256\n{more}"
         )
 
     @property
     def address(self) -> str:
         return f"unix:{self.data}/run/esker.sock"
 
-    def start(self, timeout: float = 60) -> None:
+    def start(self, timeout: float = 60, arguments: tuple[str, ...] = ()) -> None:
         assert self.process is None
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [self.bin / "esker", "serve", "--config", self.config],
+                [*self.prefix, self.bin / "esker", "serve", "--config", self.config, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -108,7 +116,10 @@ class Server:
 
     def serve_and_fail_unless_ok(self, *arguments: str) -> None:
         done = subprocess.run(
-            [self.bin / "esker", "serve", *arguments], capture_output=True, text=True, timeout=120
+            [*self.prefix, self.bin / "esker", "serve", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr
 

@@ -15,31 +15,9 @@ from conftest import IMAGE
 from esker import AsyncSandbox, Sandbox
 from esker_server import wait_until
 from small_image import make_tar, pseudo_random
-from test_sandboxes import tree_hash
+from steps import Background, tree_hash
 
 ROUNDS = int(os.environ.get("ESKER_E2E_ROUNDS", "3"))
-
-
-class Background(threading.Thread):
-    """A call in a thread; join() gives its result."""
-
-    def __init__(self, call) -> None:
-        super().__init__(daemon=True)
-        self.call, self.value, self.error = call, None, None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.value = self.call()
-        except BaseException as error:
-            self.error = error
-
-    def result(self, timeout: float = 60):
-        self.join(timeout)
-        assert not self.is_alive(), "the call still runs"
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 @pytest.mark.parametrize("round_number", range(ROUNDS))

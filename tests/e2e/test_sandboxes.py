@@ -10,17 +10,7 @@ import pytest
 from conftest import IMAGE
 from esker import AsyncSandbox, Sandbox
 from esker_server import wait_until
-
-TREE_HASH = (
-    "cd / && find . -xdev \\( -path ./proc -o -path ./dev -o -path ./sys \\) -prune -o -print | sort |"
-    " while read -r f; do stat -c '%n %F %a %u %g' \"$f\";"
-    ' [ -f "$f" ] && [ ! -L "$f" ] && sha256sum "$f"; [ -L "$f" ] && readlink "$f"; done | sha256sum'
-)
-
-
-def tree_hash(sandbox) -> str:
-    return sandbox.commands.run(TREE_HASH, timeout=60, check=True).stdout.split()[0]
-
+from steps import tree_hash
 
 def test_info_and_metrics(new, client):
     sandbox = new(metadata={"a": "b"}, memory_mb=96, pids=77, disk_mb=64, job="j", cpu=0.5)

@@ -16,10 +16,11 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/socket.h"
-#include "executor/metrics_server.h"
 #include "executor/host_features.h"
+#include "executor/metrics_server.h"
 #include "executor/upper_store.h"
 #include "gateway/gateway.h"
+#include "serve_index.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -32,12 +33,16 @@ struct ServeOptions {
   std::string store;
   std::string listen;
   std::string roles;
+  std::string index;         // HOST:PORT of the index elsewhere
+  std::string index_listen;  // HOST:PORT for other nodes
+  bool take_over = false;
   bool drain = false;
 };
 
 struct ServerConfig {
+  Roles roles;
   NodeOptions node;
-  IndexOptions index;
+  IndexSettings index;
   GatewayOptions gateway;
   std::string data, store;
   std::string metrics_listen;
@@ -108,7 +113,9 @@ Result<ServerConfig> LoadConfig(const ServeOptions& options) {
   constexpr int64_t kYear = 366 * 86400;
   ESKER_ASSIGN_OR_RETURN(int64_t grace, GetBounded(file, "index.gc_grace_seconds", 3600, 0, kYear));
   c.gateway.default_gc_grace_ms = grace * 1000;
-  c.index.db_directory = c.data + "/index";
+  ESKER_ASSIGN_OR_RETURN(c.roles, Roles::Parse(pick(options.roles, "roles", "all")));
+  ESKER_ASSIGN_OR_RETURN(c.index, LoadIndexSettings(file, c.data, c.roles, options.index_listen,
+                                                    options.index, options.take_over));
   c.node.data_directory = c.data + "/node";
   c.node.cache_directory = Absolute(file.GetString("node.cache", c.data + "/cache"));
   c.node.binary_directory = file.GetString("node.programs", OwnDirectory());
@@ -128,11 +135,7 @@ Result<ServerConfig> LoadConfig(const ServeOptions& options) {
   std::string roles = pick(options.roles, "roles", "gateway,index,node");
   ESKER_RETURN_IF_ERROR(file.Finish());
   ESKER_RETURN_IF_ERROR(CheckListenAddress(c.gateway));
-  if (roles != "gateway,index,node") {
-    return UnimplementedError("roles " + roles +
-                              ": this version runs gateway, index and node in one process; use "
-                              "--roles=gateway,index,node");
-  }
+  c.index.node_id = c.node.node_id;
   return c;
 }
 
@@ -165,7 +168,9 @@ Status CheckHost(const ServerConfig& config) {
   return OkStatus();
 }
 
-Result<std::unique_ptr<Store>> OpenOrMakeStore(const std::string& path) {
+// Only the index makes a store: a node that finds none has been given another path.
+Result<std::unique_ptr<Store>> OpenOrMakeStore(const std::string& path, const Roles& roles) {
+  if (!roles.index) return Store::Open(path);
   if (!PathExists(path + "/format")) {
     ESKER_RETURN_IF_ERROR(MakeDirectories(path));
     ESKER_RETURN_IF_ERROR(Store::Initialise(path));
@@ -231,6 +236,15 @@ Result<std::unique_ptr<MetricsServer>> StartMetrics(const std::string& listen, N
   return metrics;
 }
 
+// An index without a node: there is nothing but to wait.
+Status ServeIndex(const ServerConfig& config, Index& index, SignalWaiter& signals) {
+  index.EnableGc();
+  LogInfo("ready", {{"index", config.index.listen}, {"store", config.store}});
+  NotifyReady();
+  LogInfo("stopping", {{"signal", signals.Wait()}});
+  return OkStatus();
+}
+
 Status Serve(const ServeOptions& options) {
   if (::geteuid() != 0) {
     return PermissionDeniedError(
@@ -243,15 +257,13 @@ Status Serve(const ServeOptions& options) {
   RaiseDescriptorLimit();
   ESKER_ASSIGN_OR_RETURN(UniqueFd lock, LockData(config.data));
   ESKER_RETURN_IF_ERROR(MakeDirectories(config.data + "/run"));
-  ESKER_RETURN_IF_ERROR(CheckHost(config));
-  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenOrMakeStore(config.store));
-  char host[256] = "unknown";
-  ::gethostname(host, sizeof(host) - 1);
-  config.index.claimant = std::string(host) + ":" + config.data;
-  config.index.on_progress = [](uint64_t done, uint64_t total) {
-    if (done % 1000 == 0) LogInfo("reading packs", {{"done", done}, {"total", total}});
-  };
-  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Index> index, Index::Open(*store, config.index));
+  if (config.roles.node) ESKER_RETURN_IF_ERROR(CheckHost(config));
+  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenOrMakeStore(config.store, config.roles));
+  if (options.drain) config.index.listen.clear();  // nobody is to begin anything
+  ESKER_ASSIGN_OR_RETURN(IndexParts parts, OpenIndex(*store, config.roles, config.index));
+  if (!config.roles.node) return ServeIndex(config, *parts.index, signals);
+  Index* index = parts.index.get();
+  config.node.node_id = config.index.node_id;
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<Node> node, Node::Open(*store, *index, config.node));
   if (options.drain) {
     ESKER_RETURN_IF_ERROR(node->Drain());
@@ -282,7 +294,12 @@ void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   sub->add_option("--data", serve->data, "data directory (default /var/lib/esker)");
   sub->add_option("--store", serve->store, "store directory (default DATA/store)");
   sub->add_option("--listen", serve->listen, "TCP address (default 127.0.0.1:7070)");
-  sub->add_option("--roles", serve->roles, "roles of this process (default gateway,index,node)");
+  sub->add_option("--roles", serve->roles, "all (default), index, or gateway,node");
+  sub->add_option("--index", serve->index, "HOST:PORT of the index, for --roles=gateway,node");
+  sub->add_option("--index-listen", serve->index_listen,
+                  "HOST:PORT on which this process is the index of other nodes too");
+  sub->add_flag("--take-over", serve->take_over,
+                "shut out the store's living index, and become it");
   sub->add_flag("--drain", serve->drain, "end all sandboxes of the data directory, then exit");
   sub->callback(Choose(options, chosen, [=] { return Serve(*serve); }));
 }
