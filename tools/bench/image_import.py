@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import Row, Settings, interleaved
 from harness import Cost, Server, cost_of, disk_bytes
-from images import BASES, REPOSITORIES, Layer, distinct, write_layout
+from images import BASES, REPOSITORIES, ImageStore, Layer, distinct, write_layout
 from peers import inflate, unpack_and_pack
 
 MEGABYTE = 1e6
@@ -97,14 +97,13 @@ def import_again(settings: Settings) -> Iterator[Row]:
     yield Row("again", "plain tar: the store grows", "MB", seen["plain tar"]["grew"])
 
 
-def related_images(images, count: int) -> dict[str, list[Layer]]:
+def related_images(images: ImageStore, count: int, repositories: tuple[str, ...]) -> dict[str, list[Layer]]:
     """`count` images over a few bases, as one finds them for the tasks of an evaluation: every one has a
     checkout of one of a few repositories at a commit of its own."""
     made = {}
     for number in range(count):
-        base = BASES[number % len(BASES)]
-        repository = list(REPOSITORIES)[number % len(REPOSITORIES)]
-        commit = 1 + number // len(REPOSITORIES)
+        base, repository = BASES[number % len(BASES)], repositories[number % len(repositories)]
+        commit = 1 + number // len(repositories)
         made[str(number)] = [images.whole("base"), images.packages(base), images.workspace(repository, commit)]
     return made
 
@@ -117,7 +116,7 @@ def push_all(server: Server, layout: Path, tags) -> None:
 def stored_size(settings: Settings) -> Iterator[Row]:
     """Related images in the store beside their distinct layers as a registry keeps them."""
     place, count = settings.place, 6 if settings.quick else 30
-    related = related_images(settings.images, count)
+    related = related_images(settings.images, count, tuple(REPOSITORIES))
     roots = {name: [settings.images.whole(name)] for name in BASES}
     with place.directory("size-layout") as work:
         layered = write_layout(work / "layered", related)

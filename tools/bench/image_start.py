@@ -56,7 +56,7 @@ def start_once(server: Server, image: str = IMAGE) -> float:
 def complete(settings: Settings, store: Path | None, data: Path, images: list[str]) -> None:
     """Fills the cache of a node with all data of these images: reads every blob of their layers whole, through
     the blob server. (Reading files would not do: some are hidden by higher layers.)"""
-    for wait_s in (0, 300):  # what was read is proved and marked complete when it is opened again at the latest
+    for wait_s in (0, 1200):  # what was read is proved and marked complete when it is opened again at the latest
         with settings.place.server(store, data) as server:
             for image in images:
                 settings.say(f"reading all of {image}")
@@ -67,6 +67,7 @@ def complete(settings: Settings, store: Path | None, data: Path, images: list[st
             while wait_s and incomplete(server.cache):
                 if time.monotonic() > deadline:
                     raise BenchError(f"{server.cache}: not complete: {incomplete(server.cache)}")
+                settings.say(f"{len(incomplete(server.cache))} blobs are still being proved")
                 time.sleep(0.2)
 
 

@@ -7,7 +7,6 @@ registries keep them), from which OCI layouts are put together by hard links.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import hashlib
 import io
@@ -28,6 +27,7 @@ REPOSITORIES = {
     "headers": ("usr/include/", ""),
     "perl": ("usr/share/perl/", ""),
 }
+ALL = "all"
 EDITED_IN = 50  # a commit edits one file of so many
 _OCI = "application/vnd.oci.image"
 
@@ -49,6 +49,7 @@ class ImageStore:
     def __init__(self, directory: Path):
         self.directory = directory
         self._layers = directory / "layers"
+        self._known: dict[str, dict[str, bytes]] = {}
 
     def make_roots(self) -> None:
         script = Path(__file__).with_name("make_roots.sh")
@@ -69,12 +70,21 @@ class ImageStore:
                           lambda out: write_difference(self.root("base"), self.root(name), out))
 
     def workspace(self, repository: str, commit: int) -> Layer:
-        """A checkout of a repository at a commit, below /workspace."""
+        """A checkout of a repository at a commit, below /workspace; that of ALL has all of them in it."""
+        level = 1 if repository == ALL else 6
         return self._made(f"workspace-{repository}-{commit}",
-                          lambda out: write_checkout(self._sources(repository), repository, commit, out))
+                          lambda out: write_checkout(self._sources(repository), repository, commit, out), level)
 
     def _sources(self, repository: str) -> dict[str, bytes]:
+        if repository not in self._known:
+            self._known[repository] = self._read_sources(repository)
+        return self._known[repository]
+
+    def _read_sources(self, repository: str) -> dict[str, bytes]:
         """The first commit: every file differs from what it was made from, so nothing is shared with it."""
+        if repository == ALL:
+            return {f"{name}/{path}": data for name in REPOSITORIES
+                    for path, data in self._sources(name).items()}
         prefix, suffix = REPOSITORIES[repository]
         kept = self.directory / f"sources-{repository}.tar"
         if not kept.exists():
@@ -88,13 +98,13 @@ class ImageStore:
         with tarfile.open(kept) as tar:
             return {entry.name: tar.extractfile(entry).read() for entry in tar}
 
-    def _made(self, name: str, write: Callable[[object], None]) -> Layer:
+    def _made(self, name: str, write: Callable[[object], None], level: int = 6) -> Layer:
         path, notes = self._layers / f"{name}.tar.gz", self._layers / f"{name}.json"
         if not notes.exists():
             digests = _Digests()
             with _replacing(path) as new, new.open("wb") as raw:
                 # No name and no time in it: the same layer has the same digest wherever it is made.
-                with gzip.GzipFile("", "wb", 6, raw, 0) as packed:
+                with gzip.GzipFile("", "wb", level, raw, 0) as packed:
                     write(digests.passing_to(packed))
             digest = "sha256:" + _file_digest(path)
             with _replacing(notes) as new:
@@ -225,7 +235,3 @@ def _link(source: Path, target: Path) -> None:
 
 def distinct(images: Iterable[Iterable[Layer]]) -> dict[str, Layer]:
     return {layer.digest: layer for layers in images for layer in layers}
-
-
-def as_dict(layer: Layer) -> dict:
-    return dataclasses.asdict(layer) | {"path": str(layer.path)}
