@@ -1,5 +1,5 @@
 // Whatever bytes come, the validator answers without a crash; what it accepts can be read as a
-// tree, and that tree written again is the same tree.
+// tree, that tree written again is the same tree, and its implicit directories can be resolved.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +9,7 @@
 #include "base/digest.h"
 #include "format.h"
 #include "imagefs/erofs.h"
+#include "imagefs/implicit_directories.h"
 #include "testing/random_tree.h"
 
 namespace {
@@ -30,6 +31,21 @@ void FixChecksum(std::vector<uint8_t>& image) {
   std::memcpy(field, &checksum, sizeof(checksum));
 }
 
+// Directories marked implicit get attributes of nothing, and then have them.
+void ResolveAlone(std::span<const uint8_t> image) {
+  ImplicitDirectories directories;
+  Require(directories.Want(image).ok());
+  auto mended = directories.Resolve(image);
+  Require(mended.ok());
+  if (!*mended) return;
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>((*mended)->data()),
+                                       (*mended)->size());
+  ImplicitDirectories again;
+  Require(again.Want(bytes).ok());
+  auto nothing = again.Resolve(bytes);
+  Require(nothing.ok() && !*nothing);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -44,6 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto reread = ReadTree({reinterpret_cast<const uint8_t*>(again->data()), again->size()});
   Require(reread.ok());
   Require(FirstDifference(*tree, *reread).empty());
+  ResolveAlone(image);
   return 0;
 }
 

@@ -138,6 +138,8 @@ TEST_F(ImportDirectoryTest, AnUppersMarkersAreKept) {
 
   ASSERT_EQ(::setxattr(At("opaque").c_str(), "trusted.overlay.opaque", "y", 1, 0), 0);
   ASSERT_EQ(::setxattr(At("opaque/sub").c_str(), "trusted.overlay.origin", "xyz", 3, 0), 0);
+  // Copied up from a layer with directories that it did not describe.
+  ASSERT_EQ(::setxattr(At("opaque/sub").c_str(), "trusted.esker.implicit", "y", 1, 0), 0);
   ASSERT_EQ(::setxattr(At("file").c_str(), "trusted.overlay.impure", "y", 1, 0), 0);
   ASSERT_EQ(::setxattr(At("file").c_str(), "trusted.mine", "1", 1, 0), 0);
   layer = Layer(DirectoryKind::kOverlayUpper);

@@ -213,6 +213,9 @@ TEST_F(ImportTest, XattrsCapabilitiesAndAclsSurvive) {
                          "user::rwx,user:lisa:r-x:1001,group::r-x,mask::r-x,other::r-x"},
                         {"SCHILY.acl.default",
                          "user::rwx\ngroup:50:rwx\ngroup::r-x\nmask::rwx\nother::---"}}})
+          .Add({.name = "described",
+                .type = '5',
+                .pax = {{"SCHILY.xattr.trusted.esker.implicit", "y"}}})
           .Add({.name = "link",
                 .type = '2',
                 .link = "x",
@@ -225,6 +228,7 @@ TEST_F(ImportTest, XattrsCapabilitiesAndAclsSurvive) {
   EXPECT_EQ(xattrs.at("user.bin"), binary);
   EXPECT_EQ(xattrs.at("user.a=b"), "hi");
   EXPECT_EQ(layer.Find("link")->xattrs.at("trusted.note"), "1");
+  EXPECT_TRUE(layer.Find("described")->xattrs.empty()) << "it has an entry, so it is not implicit";
   EXPECT_TRUE(layer.Find("plain")->xattrs.empty()) << "a minimal ACL is the mode";
   const std::string want(
       "\x02\0\0\0"
