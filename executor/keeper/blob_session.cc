@@ -122,6 +122,8 @@ void BlobSession::OnFinding(BlobProbe::Finding finding) {
   LogError("blob-server-hangs", {{"pid", server_.pid()},
                                  {"why", silent ? "it does not answer" : "it waits for the store"},
                                  {"action", "kill and replace"}});
+  // One that still takes signals gives up the cache's locks, which its hanging threads would keep.
+  if (!silent && Replace().ok()) return;
   Status killed = server_.Kill(SIGKILL);
   if (!killed.ok()) LogWarning("kill-blob-server", {{"error", killed.ToString()}});
   loop_.After(kDeathGrace, [this, number = number_] { Abandon(number); });

@@ -54,6 +54,8 @@ class BlobFiles : public FuseFiles, public ServerControl {
   const ServerCounters& counters() const { return counters_; }
   BlobRegistry& registry() { return registry_; }
   CacheControl& cache() { return cache_; }
+  // For a process that ends now: the cache is the next server's.
+  void UnlockCache() { cache_.Unlock(); }
 
  private:
   struct StoreRead {

@@ -19,9 +19,9 @@ struct FetchGroup {
   uint32_t first = 0;   // entries [first, end) of the map lie in it
   uint32_t end = 0;
 };
-inline constexpr uint32_t kMaxGroupStored = 1u << 20;
+inline constexpr uint32_t kMaxGroupStored = 512u << 10;
 // Frames may shrink a thousandfold; what a fetch holds in memory is bounded too.
-inline constexpr uint32_t kMaxGroupPlain = 4u << 20;
+inline constexpr uint32_t kMaxGroupPlain = 2u << 20;
 // Bytes of other blobs between two frames that are rather read along than skipped.
 inline constexpr uint32_t kMaxGroupGap = 64u << 10;
 

@@ -67,12 +67,16 @@ Status RunBlobServer(const BlobServerOptions& options) {
     }
   }
   Status served = ServeUntilEnd(session, signals.get(), files.counters());
-  // First no new requests, then none waits for the store; threads end as the objects go.
+  // First no new requests, then none waits for the store.
   session.Stop();
   files.Stop();
   control.reset();
   files.counters().Log();
-  return served;
+  // Threads that hang in the store cannot be joined, and their system calls would keep this
+  // process, and with it the cache's locks, for as long as the store hangs. Its end is that of any
+  // kill.
+  files.UnlockCache();
+  ::_exit(served.ok() ? 0 : 1);
 }
 
 }  // namespace esker

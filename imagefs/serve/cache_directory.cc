@@ -76,6 +76,8 @@ void CacheDirectory::RemoveForeign() const {
   }
 }
 
+void CacheDirectory::Unlock() const { (void)::flock(lock_.get(), LOCK_UN); }
+
 bool CacheDirectory::Writable() const {
   return present_.load() && clock_.MonotonicNanos() >= paused_until_.load();
 }

@@ -67,6 +67,8 @@ class CacheDirectory {
   uint64_t shortage() const { return shortage_.load(); }
   // It is not used any more; who has files open there may read on.
   void Leave() { present_ = false; }
+  // Another server may have it. For a process that ends at once and cannot be waited for.
+  void Unlock() const;
 
   // The files in data/. Those of other programs and versions are not listed.
   Result<std::vector<StoredBlob>> List() const;

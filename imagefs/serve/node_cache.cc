@@ -27,6 +27,12 @@ NodeCache::NodeCache(std::string home, const Clock& clock) : home_{std::move(hom
 
 NodeCache::~NodeCache() { Stop(); }
 
+void NodeCache::Unlock() {
+  Stop();
+  std::lock_guard pass(pass_mutex_);
+  for (const std::shared_ptr<CacheDirectory>& directory : directories()) directory->Unlock();
+}
+
 void NodeCache::Stop() {
   {
     std::lock_guard lock(wake_mutex_);

@@ -50,6 +50,9 @@ class NodeCache : public CacheControl {
   void OnAllPresent(std::function<void(const BlobId&)> call) { all_present_ = std::move(call); }
   // Stops the thread. What is kept and read goes on.
   void Stop();
+  // Ends all eviction, then gives the directories to the next server. What is still kept or read
+  // meanwhile does it no harm: only a hole that is punched could.
+  void Unlock();
 
   // --- for CacheFile ---
   // The best copy that is there: a full one, else the one used last. Others of the same blob are

@@ -28,8 +28,9 @@ BLOB = 192 * MIB
 class LazyServer(Server):
     def __init__(self, directory: Path, store: Path) -> None:
         self.metrics_port = free_port()
-        more = f'[metrics]\nlisten = "127.0.0.1:{self.metrics_port}"\n'
-        super().__init__(directory, store=str(store), more=more)
+        super().__init__(directory, store=str(store))
+        with self.config.open("a") as config:
+            config.write(f'[metrics]\nlisten = "127.0.0.1:{self.metrics_port}"\n')
 
     def metrics(self) -> dict[str, float]:
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"

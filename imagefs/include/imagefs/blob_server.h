@@ -34,8 +34,9 @@ struct BlobServerOptions {
   int threads = 8;
   int64_t retry_deadline_ms = 20'000;  // of one read against a failing store
 };
-// Serves until the session ends (unmount) or SIGTERM. Returns OK then. For a process of its own: it
-// blocks SIGTERM, SIGINT and SIGUSR1 (which logs the counters) and handles SIGUSR2.
+// Serves until the session ends (unmount) or SIGTERM, and ends the process with 0 then; returns
+// only when it could not begin. For a process of its own: it blocks SIGTERM, SIGINT and SIGUSR1
+// (which logs the counters) and handles SIGUSR2.
 Status RunBlobServer(const BlobServerOptions& options);
 
 // Mounts a new FUSE session for the blob server at `mountpoint` in the caller's mount namespace;
