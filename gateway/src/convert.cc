@@ -154,6 +154,10 @@ v1::Image ToProto(const ImageRecord& record, const ImageView& view) {
                          {"volumes", config.volumes},
                          {"architecture", config.architecture},
                          {"os", config.os}};
+  if (!config.more.empty()) {
+    json["more"] = nlohmann::json::parse(config.more, nullptr, /*allow_exceptions=*/false);
+    if (json["more"].is_object()) json["more"].erase("history");  // long, and of no use here
+  }
   out.set_config_json(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   out.set_parent(record.manifest.parent);
   for (auto& [key, value] : record.manifest.origin) (*out.mutable_origin())[key] = value;

@@ -19,6 +19,8 @@ class ImageService final : public v1::ImageService::Service {
                       v1::RemoveImageResponse* response) override;
   grpc::Status Tag(grpc::ServerContext* context, const v1::TagImageRequest* request,
                    v1::Image* response) override;
+  grpc::Status Export(grpc::ServerContext* context, const v1::ExportImageRequest* request,
+                      grpc::ServerWriter<v1::ExportEvent>* stream) override;
 
  private:
   Services& s_;

@@ -1,22 +1,15 @@
-// esker image push|ls|inspect|rm|tag
-
-#include <fcntl.h>
+// esker image push|ls|inspect|rm|tag (export and sync: files of their own)
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
-#include "base/io.h"
 #include "esker/v1/image.grpc.pb.h"
 #include "output.h"
-#include "push_source.h"
+#include "push_image.h"
 #include "verbs.h"
 
 namespace esker::cli {
 namespace {
-
-using PushStream = grpc::ClientReaderWriter<v1::PushRequest, v1::PushEvent>;
-constexpr size_t kDataBytes = 1 << 20;
 
 std::string DescribeProgress(const v1::PushProgress& progress, uint64_t total) {
   std::string text = "pushing ";
@@ -32,55 +25,6 @@ std::string DescribeProgress(const v1::PushProgress& progress, uint64_t total) {
          std::to_string(progress.entries()) + " files";
 }
 
-// Reads the server's events. Progress comes while layers are sent, so it has a thread of its own.
-class EventReader {
- public:
-  EventReader(PushStream* stream, bool quiet) : stream_(stream), line_(quiet) {}
-
-  void ReadToEnd(uint64_t total) {
-    v1::PushEvent event;
-    while (stream_->Read(&event)) {
-      if (event.has_progress()) line_.Show(DescribeProgress(event.progress(), total));
-      if (event.has_done()) done_ = event.done();
-    }
-    line_.Finish();
-  }
-  const v1::PushEvent::Done& done() const { return done_; }
-
- private:
-  PushStream* stream_;
-  ProgressLine line_;
-  v1::PushEvent::Done done_;
-};
-
-// False when the server has ended the call (its status says why).
-Result<bool> SendLayer(PushStream* stream, PushSource& source, uint32_t layer) {
-  v1::PushRequest request;
-  request.mutable_layer()->set_index(layer);
-  if (!stream->Write(request)) return false;
-  ESKER_ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> bytes, source.OpenLayer(layer));
-  std::string buffer(kDataBytes, '\0');
-  for (;;) {
-    ESKER_ASSIGN_OR_RETURN(size_t n, bytes->Read(buffer.data(), buffer.size()));
-    if (n == 0) break;
-    request.set_data(buffer.data(), n);
-    if (!stream->Write(request)) return false;
-  }
-  request.set_end_of_layer(true);
-  return stream->Write(request);
-}
-
-Status SendAll(PushStream* stream, PushSource& source, const v1::PushEvent::Missing& missing) {
-  for (uint32_t layer : missing.layers()) {
-    ESKER_ASSIGN_OR_RETURN(bool going, SendLayer(stream, source, layer));
-    if (!going) return OkStatus();
-  }
-  v1::PushRequest request;
-  request.set_end(true);
-  stream->Write(request);
-  return OkStatus();
-}
-
 void PrintPushed(const GlobalOptions& options, const v1::PushEvent::Done& done) {
   if (options.json) return PrintJson(done);
   const v1::PushProgress& totals = done.totals();
@@ -93,39 +37,23 @@ void PrintPushed(const GlobalOptions& options, const v1::PushEvent::Done& done) 
 }
 
 struct Arguments {
-  std::string from, reference, tag, prefix, project, job, platform = "linux/amd64";
+  std::string from, reference, tag, prefix, project, job;
+  ArchiveOptions archive;
   bool force = false, snapshots = false;
 };
 
 Status Push(const GlobalOptions& options, const Arguments& args) {
   ESKER_ASSIGN_OR_RETURN(std::unique_ptr<PushSource> source,
-                         PushSource::Open(args.from, args.platform));
-  auto stub = v1::ImageService::NewStub(OpenChannel(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
-  std::unique_ptr<PushStream> stream = stub->Push(&context);
-  v1::PushRequest request;
-  source->FillBegin(request.mutable_begin());
-  request.mutable_begin()->set_tag(args.tag);
-  request.mutable_begin()->set_project(args.project);
-  request.mutable_begin()->set_job(args.job);
-  stream->Write(request);
-  v1::PushEvent event;
-  Status sent;
-  EventReader reader(stream.get(), options.json);
-  if (stream->Read(&event) && event.has_missing()) {
-    uint64_t total = 0;
-    for (uint32_t layer : event.missing().layers()) total += source->LayerBytes(layer);
-    std::thread events([&] { reader.ReadToEnd(total); });
-    sent = SendAll(stream.get(), *source, event.missing());
-    if (!sent.ok()) context.TryCancel();
-    stream->WritesDone();
-    events.join();
-  }
-  grpc::Status ended = stream->Finish();
-  ESKER_RETURN_IF_ERROR(sent);
-  ESKER_RETURN_IF_ERROR(FromGrpc(ended, context));
-  PrintPushed(options, reader.done());
+                         PushSource::Open(args.from, args.archive));
+  ProgressLine line(options.json);
+  Result<v1::PushEvent::Done> done =
+      PushImage(options, OpenChannel(options), *source, {args.tag, args.project, args.job},
+                [&](const v1::PushProgress& progress, uint64_t total) {
+                  line.Show(DescribeProgress(progress, total));
+                });
+  line.Finish();
+  ESKER_RETURN_IF_ERROR(done.status());
+  PrintPushed(options, *done);
   return OkStatus();
 }
 
@@ -251,9 +179,9 @@ void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   };
 
   CLI::App* push = add("push", "push an image into the store", Push);
-  push->add_option("from", args->from, "oci:PATH[:TAG], tar:FILE or dir:PATH")->required();
+  push->add_option("from", args->from, kPushSources)->required();
   push->add_option("name", args->tag, "name[:tag] to give it")->required();
-  push->add_option("--platform", args->platform, "of a multi-platform layout");
+  AddArchiveOptions(push, args->archive);
   push->add_option("--project", args->project,
                    "whose name it is (default: the key's; else shared)");
   push->add_option("--job", args->job, "the job that pushes it");
@@ -278,6 +206,9 @@ void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
   tag->add_option("name", args->tag, "name[:tag]")->required();
   tag->add_option("--project", args->project, "whose name it is (default: the key's; else shared)");
   tag->add_option("--job", args->job, "the job that gives it");
+
+  AddImageExport(*image, options, chosen);
+  AddImageSync(*image, options, chosen);
 }
 
 }  // namespace esker::cli

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
+#include "base/digest.h"
 #include "base/io.h"
 #include "base/process.h"
 
@@ -45,6 +47,12 @@ class ArchiveSource final : public PushSource {
     return archive_->OpenLayer(layer);
   }
   uint64_t LayerBytes(uint32_t layer) const override { return archive_->LayerBytes(layer); }
+  std::string ManifestDigest() const override { return archive_->image().manifest_digest; }
+  std::vector<std::string> DiffIds() const override {
+    std::vector<std::string> out;
+    for (const OciLayer& layer : archive_->image().layers) out.push_back(layer.diff_id);
+    return out;
+  }
 
  private:
   std::unique_ptr<ImageArchive> archive_;
@@ -59,6 +67,17 @@ class TarSource final : public PushSource {
         std::make_unique<OwnedSource>(std::move(fd_), Process(), "tar"));
   }
   uint64_t LayerBytes(uint32_t) const override { return bytes_; }
+  Result<std::string> StreamDigest() const override {
+    Sha256 hash;
+    std::string buffer(1 << 20, '\0');
+    for (uint64_t at = 0; at < bytes_;) {  // a pipe has none
+      const size_t n = std::min<uint64_t>(buffer.size(), bytes_ - at);
+      ESKER_RETURN_IF_ERROR(PReadExact(fd_.get(), buffer.data(), n, at, "the tar"));
+      hash.Update(buffer.data(), n);
+      at += n;
+    }
+    return bytes_ == 0 ? std::string() : "sha256:" + hash.Finish().ToHex();
+  }
 
  private:
   UniqueFd fd_;

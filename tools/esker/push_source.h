@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "esker/v1/image.pb.h"
@@ -33,14 +34,17 @@ class PushSource {
   // One of kPushSources.
   static Result<std::unique_ptr<PushSource>> Open(const std::string& reference,
                                                   const ArchiveOptions& options);
-  static Result<std::unique_ptr<PushSource>> Open(const std::string& reference,
-                                                  const std::string& platform) {
-    return Open(reference, ArchiveOptions{.platform = platform});
-  }
   virtual ~PushSource() = default;
   virtual void FillBegin(v1::PushRequest::Begin* begin) const = 0;
   virtual Result<std::unique_ptr<ByteSource>> OpenLayer(uint32_t layer) = 0;
   virtual uint64_t LayerBytes(uint32_t layer) const = 0;  // 0: not known
+
+  // What says whether the store has it already, without reading layers: "" and nothing where only
+  // the bytes could tell.
+  virtual std::string ManifestDigest() const { return ""; }
+  virtual std::vector<std::string> DiffIds() const { return {}; }
+  // Of a single file, read whole for it; "" where there is none.
+  virtual Result<std::string> StreamDigest() const { return std::string(); }
 };
 
 }  // namespace esker::cli

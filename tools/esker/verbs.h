@@ -26,6 +26,8 @@ inline std::function<void()> Choose(const GlobalOptions& options, Chosen& chosen
 void AddServe(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddDoctor(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddImage(CLI::App& app, GlobalOptions& options, Chosen& chosen);
+void AddImageExport(CLI::App& image, GlobalOptions& options, Chosen& chosen);
+void AddImageSync(CLI::App& image, GlobalOptions& options, Chosen& chosen);
 void AddSandbox(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddSnapshot(CLI::App& app, GlobalOptions& options, Chosen& chosen);
 void AddAdmin(CLI::App& app, GlobalOptions& options,
