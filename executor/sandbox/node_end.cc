@@ -120,11 +120,22 @@ void NodeImpl::ReapLater(const SandboxPtr& sandbox) {
 }
 
 void NodeImpl::Reap(const SandboxPtr& sandbox) {
+  auto set = [&](Sandbox::Leftover now) {
+    std::lock_guard lock(sandbox->mutex);
+    sandbox->leftover = now;
+  };
+  {
+    // Housekeeping may have asked for it once more meanwhile.
+    std::lock_guard lock(sandbox->mutex);
+    if (sandbox->leftover != Sandbox::Leftover::kThere) return;
+    sandbox->leftover = Sandbox::Leftover::kBeingRemoved;
+  }
   Status removed = cgroups_->Remove(sandbox->id);
   if (removed.ok()) removed = uppers_->Delete(sandbox->id);
   if (!removed.ok()) {
     // Housekeeping tries again; a restart removes it as a thing that nobody knows.
     LogError("reap_sandbox", {{"sandbox", sandbox->id}, {"cause", removed.ToString()}});
+    set(Sandbox::Leftover::kThere);
     return;
   }
   if (std::exchange(sandbox->unleased, false)) {
@@ -132,17 +143,15 @@ void NodeImpl::Reap(const SandboxPtr& sandbox) {
     AllowGcWhenSafe();
   }
   if (std::exchange(sandbox->has_range, false)) ranges_.Free(sandbox->Copy().range);
-  {
-    std::lock_guard lock(sandbox->mutex);
-    sandbox->cleaned = true;
-  }
+  set(Sandbox::Leftover::kCleaned);
   Settle(sandbox);
 }
 
 void NodeImpl::Settle(const SandboxPtr& sandbox) {
   {
     std::lock_guard lock(sandbox->mutex);
-    if (!sandbox->cleaned || (sandbox->with_keeper && !sandbox->init_status)) return;
+    if (sandbox->leftover != Sandbox::Leftover::kCleaned) return;
+    if (sandbox->with_keeper && !sandbox->init_status) return;
   }
   if (sandbox->with_keeper.exchange(false)) keeper()->AcknowledgeEndLater(sandbox->id);
   std::lock_guard lock(mutex_);
@@ -156,7 +165,7 @@ void NodeImpl::RetryReaping() {
     std::lock_guard lock(mutex_);
     for (const auto& [id, sandbox] : leftovers_) {
       std::lock_guard sandbox_lock(sandbox->mutex);
-      if (!sandbox->cleaned) failed.push_back(sandbox);
+      if (sandbox->leftover == Sandbox::Leftover::kThere) failed.push_back(sandbox);
     }
   }
   for (const SandboxPtr& sandbox : failed) ReapLater(sandbox);

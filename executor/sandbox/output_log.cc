@@ -50,7 +50,6 @@ Result<OutputLog> OutputLog::OpenForReading(const std::string& path) {
 
 bool OutputLog::HasFile() {
   if (file_.valid()) return true;
-  if (warned_full_) return false;  // what was counted and not kept leaves no place for a file
   Result<UniqueFd> file = OpenFile(path_, O_RDWR | O_CREAT);
   if (file.status().code() == Code::kNotFound) {
     Status made = MakeDirectories(path_.substr(0, path_.rfind('/')));

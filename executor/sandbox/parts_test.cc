@@ -197,6 +197,35 @@ TEST_F(FilesTest, OutputIsMovedAndReadByOffset) {
   EXPECT_EQ(log->Read(5, 3)->data, "");
 }
 
+TEST_F(FilesTest, AStreamThatSaysNothingHasNoFile) {
+  std::string path = Path("sandbox/command.out");
+  auto log = OutputLog::Open(path, 1 << 20);
+  ASSERT_TRUE(log.ok()) << log.status().ToString();
+  Pipe quiet;
+  EXPECT_EQ(*log->MoveFromPipe(quiet.out.get(), 100), OutputLog::Moved::kEmpty);
+  quiet.in.reset();
+  EXPECT_EQ(*log->MoveFromPipe(quiet.out.get(), 100), OutputLog::Moved::kEnd);
+  EXPECT_FALSE(PathExists(Path("sandbox")));
+  EXPECT_EQ(OutputLog::OpenForReading(path).status().code(), Code::kNotFound);
+
+  Pipe pipe;
+  pipe.Write("late");
+  EXPECT_EQ(*log->MoveFromPipe(pipe.out.get(), 100), OutputLog::Moved::kSome);
+  EXPECT_EQ(*ReadFileToString(path), "late");
+  EXPECT_EQ(OutputLog::Open(path, 1 << 20)->size(), 4u) << "the next process goes on behind it";
+}
+
+TEST_F(FilesTest, WithoutAPlaceForAFileOutputIsCountedAsLost) {
+  auto log = OutputLog::Open(Path("gone/log"), 1 << 20);
+  ASSERT_TRUE(log.ok());
+  ASSERT_TRUE(ReplaceFileDurably(Path("gone"), "a file where the directory should be").ok());
+  Pipe pipe;
+  pipe.Write("nowhere to go");
+  EXPECT_EQ(*log->MoveFromPipe(pipe.out.get(), 100), OutputLog::Moved::kSome);
+  EXPECT_EQ(log->size(), 13u);
+  EXPECT_EQ(log->Read(0, 100)->lost, 13u);
+}
+
 TEST_F(FilesTest, OnlyAWindowStaysAndIsFoundAgain) {
   constexpr uint64_t kKeep = 256 << 10;
   uint64_t total = 0, start = 0;

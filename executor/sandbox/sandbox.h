@@ -31,7 +31,8 @@ struct Sandbox {
   std::map<std::string, std::string> command_of_request;
   uint64_t next_event = 0;
   std::optional<int> init_status;  // wait status of PID 1, once the keeper has told
-  bool cleaned = false;            // it has ended, and nothing is left of it but the keeper's word
+  // It has ended. kCleaned: nothing is left of it but the keeper's word.
+  enum class Leftover : uint8_t { kThere, kBeingRemoved, kCleaned } leftover = Leftover::kThere;
   std::condition_variable init_ended;
 
   size_t calls_in_flight = 0;  // that need its processes to run
