@@ -119,7 +119,7 @@ Result<ImageRecord> FromProto(const pb::ImageRecord& record) {
   return out;
 }
 
-void ToProto(const Index::Stats& stats, pb::GetStatsResponse* out) {
+void ToProto(const Index::Stats& stats, pb::GetIndexStatsResponse* out) {
   out->set_packs(stats.packs);
   out->set_chunks(stats.chunks);
   out->set_blobs(stats.blobs);
@@ -128,7 +128,7 @@ void ToProto(const Index::Stats& stats, pb::GetStatsResponse* out) {
   out->set_store_bytes(stats.store_bytes);
 }
 
-Index::Stats FromProto(const pb::GetStatsResponse& stats) {
+Index::Stats FromProto(const pb::GetIndexStatsResponse& stats) {
   Index::Stats out;
   out.packs = stats.packs();
   out.chunks = stats.chunks();

@@ -305,8 +305,9 @@ grpc::Status IndexServiceImpl::DeleteTag(grpc::ServerContext* context,
   return Run(context, [&] { return index_.DeleteTag(in->name()); });
 }
 
-grpc::Status IndexServiceImpl::GetStats(grpc::ServerContext* context, const pb::GetStatsRequest*,
-                                        pb::GetStatsResponse* out) {
+grpc::Status IndexServiceImpl::GetIndexStats(grpc::ServerContext* context,
+                                             const pb::GetIndexStatsRequest*,
+                                             pb::GetIndexStatsResponse* out) {
   return Run(context, [&]() -> Status {
     ESKER_ASSIGN_OR_RETURN(Index::Stats stats, index_.GetStats());
     ToProto(stats, out);

@@ -38,7 +38,7 @@ class IndexServiceImpl final : public pb::IndexService::Service {
   ESKER_UNARY(DeleteImage);
   ESKER_UNARY(SetTag);
   ESKER_UNARY(DeleteTag);
-  ESKER_UNARY(GetStats);
+  ESKER_UNARY(GetIndexStats);
   ESKER_UNARY(CollectGarbage);
 #undef ESKER_UNARY
   grpc::Status UseLayer(grpc::ServerContext* context, const pb::UseLayerRequest* in,

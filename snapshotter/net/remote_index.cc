@@ -179,8 +179,9 @@ class RemoteIndex final : public Index {
   }
 
   Result<Stats> GetStats() override {
-    pb::GetStatsResponse response;
-    ESKER_RETURN_IF_ERROR(channel_.Repeat(&Stub::GetStats, pb::GetStatsRequest(), &response));
+    pb::GetIndexStatsResponse response;
+    ESKER_RETURN_IF_ERROR(
+        channel_.Repeat(&Stub::GetIndexStats, pb::GetIndexStatsRequest(), &response));
     return FromProto(response);
   }
   Status CheckServing() override { return OkStatus(); }  // the index checks it at each call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def test_what_one_node_has_the_other_uses(cluster, clients, work):
         time.sleep(LEASE + STALENESS + 1)  # longer than a silent node would be believed
         collect(cluster.nodes.b)
         assert blob_digest(restored) == wanted
+    for line in cluster.nodes.b.cli("--json", "snapshot", "ls").splitlines():  # what the forks began from
+        a.remove_image(json.loads(line)["id"], force=True)
     wait_until(lambda: collect(cluster.nodes.a)["packs_live"] == 0, 60)
 
 

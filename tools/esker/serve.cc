@@ -132,7 +132,6 @@ Result<ServerConfig> LoadConfig(const ServeOptions& options) {
   c.node.upper_kind = file.GetString("node.upper", "auto");
   c.metrics_listen = file.GetString("metrics.listen", std::string(kAutoMetrics));
   ESKER_ASSIGN_OR_RETURN(c.log_level, ParseLogLevel(file.GetString("log.level", "info")));
-  std::string roles = pick(options.roles, "roles", "gateway,index,node");
   ESKER_RETURN_IF_ERROR(file.Finish());
   ESKER_RETURN_IF_ERROR(CheckListenAddress(c.gateway));
   c.index.node_id = c.node.node_id;
