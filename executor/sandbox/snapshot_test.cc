@@ -138,7 +138,8 @@ TEST_F(NodeTest, AnImageWithoutTagsLivesAsLongAsItsSandboxes) {
   ASSERT_OK(rig_->index().CollectGarbage({}));
   EXPECT_EQ(MustRun(child, "cat /x"), "x\n");
   Reopen();
-  EXPECT_EQ(rig_->index().CollectGarbage({}).status().code(), Code::kFailedPrecondition);
+  // Nothing was collected since the start, so the adopted child could take its lease again.
+  ASSERT_OK(rig_->index().CollectGarbage({}));
   EXPECT_EQ(MustRun(child, "cat /x"), "x\n");
   ASSERT_OK(node().Delete(child));
   EXPECT_OK(rig_->index().CollectGarbage({}));
