@@ -73,7 +73,10 @@ class Layout:
                 "mediaType": "application/vnd.oci.image.config.v1+json",
                 **self.blob(config_of(layers, architecture, **run)),
             },
-            "layers": [{"mediaType": LAYER, **self.blob(layer)} for layer in stored],
+            "layers": [
+                {"mediaType": LAYER + ("+gzip" if compress else ""), **self.blob(layer)}
+                for layer in stored
+            ],
         }
         return {"mediaType": MANIFEST, **self.blob(json.dumps(manifest).encode())}
 

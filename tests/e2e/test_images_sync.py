@@ -125,7 +125,7 @@ def test_failures_are_listed_with_their_causes(own, work):
     path = work / "sync-failures"
     layout = Layout(path / "layout")
     good = layout.image([tar_of({"good": b"good"})])
-    bad = layout.image([tar_of({"bad": b"bad"})])
+    bad = layout.image([tar_of({"broken": b"bad"})])
     layout.add(good, "good")
     layout.add(bad, "bad")
     layout.finish()

@@ -30,6 +30,16 @@ std::string TagOf(const Json& descriptor) {
   return tag.is_string() ? tag.get<std::string>() : "";
 }
 
+// "app:1" is short for "docker.io/library/app:1"; a first part with a dot or a port, or localhost,
+// is a host already.
+std::string WithRegistry(const std::string& name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string::npos) return "docker.io/library/" + name;
+  const std::string first = name.substr(0, slash);
+  const bool host = first == "localhost" || first.find_first_of(".:") != std::string::npos;
+  return host ? name : "docker.io/" + name;
+}
+
 }  // namespace
 
 std::string DigestOf(const std::string& bytes) { return "sha256:" + Sha256::Of(bytes).ToHex(); }
@@ -39,7 +49,8 @@ std::string BlobPathOf(const std::string& digest) {
 }
 
 Result<std::string> MakeIndex(const std::string& before, const std::string& manifest_json,
-                              const std::string& config_json, const std::string& tag) {
+                              const std::string& config_json, const std::string& tag,
+                              const std::string& docker_name) {
   Json index = {{"schemaVersion", 2}, {"manifests", Json::array()}};
   if (!before.empty()) {
     ESKER_ASSIGN_OR_RETURN(index, ParseObject(before, "the layout's index.json"));
@@ -51,13 +62,15 @@ Result<std::string> MakeIndex(const std::string& before, const std::string& mani
   Json platform = {{"os", config.value("os", "linux")},
                    {"architecture", config.value("architecture", "amd64")}};
   if (config.contains("variant")) platform["variant"] = config["variant"];
+  Json notes = {{kRefName, tag}};
+  if (!docker_name.empty()) notes["io.containerd.image.name"] = WithRegistry(docker_name);
   auto& manifests = index["manifests"].get_ref<Json::array_t&>();
   std::erase_if(manifests, [&](const Json& one) { return TagOf(one) == tag; });
   manifests.push_back({{"mediaType", "application/vnd.oci.image.manifest.v1+json"},
                        {"digest", DigestOf(manifest_json)},
                        {"size", manifest_json.size()},
                        {"platform", std::move(platform)},
-                       {"annotations", {{kRefName, tag}}}});
+                       {"annotations", std::move(notes)}});
   return Dump(index);
 }
 

@@ -14,8 +14,10 @@ std::string DigestOf(const std::string& bytes);
 std::string BlobPathOf(const std::string& digest);
 
 // index.json with the image under `tag`; what `before` ("" = none) has under other tags stays.
+// `docker_name`: "name:tag" by which docker finds it, "" for none.
 Result<std::string> MakeIndex(const std::string& before, const std::string& manifest_json,
-                              const std::string& config_json, const std::string& tag);
+                              const std::string& config_json, const std::string& tag,
+                              const std::string& docker_name = "");
 // manifest.json of `docker save` over the same blobs. `name` "" = none.
 Result<std::string> MakeDockerManifest(const std::string& manifest_json, const std::string& name);
 

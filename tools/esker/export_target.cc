@@ -241,7 +241,8 @@ class ArchiveTarget final : public ExportTarget {
       ESKER_RETURN_IF_ERROR(Write(*text));
       ESKER_RETURN_IF_ERROR(EndBlob(DigestOf(*text)));
     }
-    ESKER_ASSIGN_OR_RETURN(std::string index, MakeIndex("", manifest_json, config_json, tag_));
+    ESKER_ASSIGN_OR_RETURN(std::string index,
+                           MakeIndex("", manifest_json, config_json, tag_, docker_name_));
     ESKER_RETURN_IF_ERROR(Member("oci-layout", kOciLayoutFile));
     if (docker_) {
       ESKER_ASSIGN_OR_RETURN(std::string docker, MakeDockerManifest(manifest_json, docker_name_));
