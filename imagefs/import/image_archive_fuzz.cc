@@ -1,11 +1,11 @@
 // Any bytes as an archive of each kind, opened where they lie: indexed, parsed, every layer read.
-#include "imagefs/image_archive.h"
-
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string>
+
+#include "imagefs/image_archive.h"
 
 namespace {
 

@@ -8,6 +8,7 @@ import json
 import shutil
 import signal
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,27 @@ def test_archives_of_every_kind_are_one_image(server, work, layout):
     assert not list(small.iterdir())
     for path in (tar, docker, compressed):
         path.unlink()
+
+
+def test_temporary_space_that_runs_out_is_said(server, work):
+    archive = work / "no-room.tar.gz"
+    layer = tar_of({"zeros": bytes(8_000_000)})
+    made = Layout(work / "no-room")
+    made.add(made.image([layer]), "1")
+    made.finish()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(made.path, arcname=".")
+    small = work / "no-room-tmp"
+    small.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=1m", "none", small)
+    try:
+        push = ("image", "push", f"oci-archive:{archive}", "no:1")
+        done = server.run(*push, "--tmp-dir", str(small))
+        assert done.returncode == 1
+        assert b"RESOURCE_EXHAUSTED" in done.stderr and b"--tmp-dir" in done.stderr, done.stderr
+        assert not list(small.iterdir())
+    finally:
+        run("umount", small)
 
 
 def test_the_config_is_kept_and_used(server, client, new, layout):
