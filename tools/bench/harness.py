@@ -219,7 +219,7 @@ class Workplace:
     def __init__(self, programs: Programs):
         self.programs = programs
         self.root = Path(tempfile.mkdtemp(prefix="esker-bench-", dir="/var/tmp"))
-        self._servers = 0
+        self._servers = self._copies = 0
 
     @contextlib.contextmanager
     def server(self, store: Path | None = None, data: Path | None = None,
@@ -234,6 +234,15 @@ class Workplace:
             server.close()
             if data is None:
                 shutil.rmtree(own)
+
+    @contextlib.contextmanager
+    def copy_of(self, store: Path) -> Iterator[Path]:
+        """A store of its own with the same content: published files never change, so they are linked. What
+        starts leave beside an image stays in the copy."""
+        self._copies += 1
+        with self.directory(f"store-{self._copies}") as copy:
+            run(["cp", "-al", f"{store}/.", copy])
+            yield copy
 
     @contextlib.contextmanager
     def directory(self, name: str) -> Iterator[Path]:
@@ -251,11 +260,6 @@ class Workplace:
         if left:
             raise BenchError(f"still mounted, so {self.root} was left as it is: {', '.join(left)}")
         shutil.rmtree(self.root)
-
-
-def clone_store(source: Path, target: Path) -> None:
-    """A store of its own with the same content: published files never change, so they may be linked."""
-    run(["cp", "-al", f"{source}/.", target])
 
 
 def drop_from_page_cache(tree: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import esker
 
 from benchmarks import Row, Settings, interleaved
-from harness import BenchError, Server, clone_store, disk_bytes_written, run
+from harness import BenchError, Server, disk_bytes_written, run
 from image_import import push_all, related_images
 from image_start import complete, drop
 from images import ALL, Layer, write_layout
@@ -106,7 +106,6 @@ class Burst:
             settings.say(f"pushing {len(self.tags)} images")
             push_all(server, layout, self.tags)
             self.store = server.store
-        self._count = 0
 
     def complete_data(self) -> Path:
         data = self.work / "complete"
@@ -114,17 +113,18 @@ class Burst:
         return data
 
     def cold(self) -> dict[str, float]:
-        self._count += 1
-        with self.settings.place.directory(f"burst-store-{self._count}") as store:
-            clone_store(self.store, store)
+        place = self.settings.place
+        with place.copy_of(self.store) as store:
             drop(self.settings, store)
-            with self.settings.place.server(store) as server:
+            with place.server(store) as server:
                 return self._measure(server.data, lambda: asyncio.run(_run_in_esker(server, self.tags)))
 
     def complete(self, data: Path) -> dict[str, float]:
-        drop(self.settings, data, self.store)
-        with self.settings.place.server(self.store, data) as server:
-            return self._measure(data, lambda: asyncio.run(_run_in_esker(server, self.tags)))
+        place = self.settings.place
+        with place.copy_of(self.store) as store:
+            drop(self.settings, data, store)
+            with place.server(store, data) as server:
+                return self._measure(data, lambda: asyncio.run(_run_in_esker(server, self.tags)))
 
     def eager(self) -> dict[str, float]:
         layers = self.settings.images.directory

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import Row, Settings, interleaved
-from harness import BenchError, Server, clone_store, run
+from harness import BenchError, Server, run
 from image_start import complete, drop, incomplete
 from images import write_layout
 
@@ -80,7 +80,7 @@ def plain_erofs(cache: Path, work: Path) -> Iterator[tuple[Path, list[Path]]]:
     files = work / "files"
     files.mkdir()
     (metadata,), (data,) = (list((cache / kind).glob(pattern))
-                            for kind, pattern in (("meta", "*.erofs"), ("data", "*.data")))
+                            for kind, pattern in (("meta", "*.erofs"), ("data", "*.full")))
     image = Path(shutil.copy(metadata, files / "image"))
     device = Path(shutil.copy(data, files / "device"))
     mountpoint = work / "mounted"
@@ -103,18 +103,17 @@ def reads(settings: Settings) -> Iterator[Row]:
         work = stack.enter_context(place.directory("reads"))
         layout = write_layout(work / "oci", {"1": [images.whole(settings.big_root)]})
         data = work / "complete"
-        with place.server(data=data) as server:
+        with place.server(data=work / "filled") as server:
             server.cli("image", "push", f"oci:{layout}:1", IMAGE)
-        complete(settings, None, data, [IMAGE])
+            filled = server.store
+        complete(settings, filled, data, [IMAGE])
+        store = stack.enter_context(place.copy_of(filled))
         # Anew: a layer whose data has become complete is mounted without the blob server from then on.
-        server = stack.enter_context(place.server(data=data))
+        server = stack.enter_context(place.server(store, data))
         places: dict[str, Place] = {"complete": InSandbox(settings, server)}
         mountpoint, files = stack.enter_context(plain_erofs(server.cache, work))
         places["plain file"] = OnPlainFile(settings, mountpoint, files)
-        store = work / "store"
-        store.mkdir()
-        clone_store(server.store, store)
-        lazy = stack.enter_context(place.server(store))
+        lazy = stack.enter_context(place.server(stack.enter_context(place.copy_of(filled))))
         places["through FUSE"] = InSandbox(settings, lazy)
         places["through FUSE"].read("sequential", names)  # fetches them
         seen = interleaved(settings, {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import Row, Settings, interleaved
-from harness import BenchError, Server, clone_store, disk_bytes, drop_all_caches, drop_from_page_cache, run
+from harness import BenchError, Server, disk_bytes, drop_all_caches, drop_from_page_cache, run
 from images import write_layout
 
 IMAGE, PROGRAM = "big:1", "python3 -c pass"
@@ -53,11 +53,11 @@ def start_once(server: Server, image: str = IMAGE) -> float:
     return (steps["create"]["p50_us"] + steps["exec"]["p50_us"]) / 1000
 
 
-def complete(settings: Settings, store: Path | None, data: Path, images: list[str]) -> None:
+def complete(settings: Settings, store: Path, data: Path, images: list[str]) -> None:
     """Fills the cache of a node with all data of these images: reads every blob of their layers whole, through
     the blob server. (Reading files would not do: some are hidden by higher layers.)"""
     for wait_s in (0, 1200):  # what was read is proved and marked complete when it is opened again at the latest
-        with settings.place.server(store, data) as server:
+        with settings.place.copy_of(store) as copy, settings.place.server(copy, data) as server:
             for image in images:
                 settings.say(f"reading all of {image}")
                 sandbox = server.cli("sandbox", "create", image).strip()
@@ -81,7 +81,7 @@ def read_blobs(server: Server) -> None:
 def incomplete(cache: Path) -> set[str]:
     """The blobs of layers that are known here whose data is not all here."""
     known, whole = ({path.stem for path in (cache / kind).glob(f"*.{end}")}
-                    for kind, end in (("map", "map"), ("data", "complete")))
+                    for kind, end in (("map", "map"), ("data", "full")))
     return known - whole
 
 
@@ -125,17 +125,13 @@ class ColdStarts:
     def __init__(self, settings: Settings, work: Path):
         self.settings, self.work = settings, work
         self.store, self.plain = fill_store(settings, work / "filled")
-        self._count = 0
 
     def pair(self, slow: bool = False) -> dict[str, float]:
-        self._count += 1
         with contextlib.ExitStack() as stack:
-            place = self.settings.place
-            store = stack.enter_context(place.directory(f"store-{self._count}"))
-            clone_store(self.store, store)
+            store = stack.enter_context(self.settings.place.copy_of(self.store))
             seen = store
             if slow:
-                seen = stack.enter_context(slow_view(self.settings, store, f"slow-{self._count}"))
+                seen = stack.enter_context(slow_view(self.settings, store, f"{store.name}-slow"))
             known = records(store)
             first = self._start(seen, store, lambda: await_recording(store, known))
             again = self._start(seen, store)
@@ -157,8 +153,9 @@ class ColdStarts:
         return data
 
     def start_complete(self, data: Path) -> float:
-        with self.settings.place.server(self.store, data) as server:
-            drop(self.settings, server.cache, self.store)
+        place = self.settings.place
+        with place.copy_of(self.store) as store, place.server(store, data) as server:
+            drop(self.settings, server.cache, store)
             return start_once(server)
 
 
