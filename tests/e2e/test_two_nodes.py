@@ -19,7 +19,7 @@ from nodes import LEASE, STALENESS, TIMES, TwoNodes, collect, collect_all, wait_
 from small_image import make_tar, pseudo_random
 from steps import Background, tree_hash
 
-ROUNDS = int(os.environ.get("ESKER_E2E_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("ESKER_E2E_ROUNDS", "3"))
 BLOB = hashlib.sha256(pseudo_random(16 << 20)).hexdigest()
 
 
