@@ -67,6 +67,25 @@ Result<Config> Config::Parse(std::string_view text, const std::string& name) {
 std::string Config::GetString(std::string_view key, std::string_view fallback) {
   return impl_->Get<std::string>(key, std::string(fallback), "a string");
 }
+std::vector<std::string> Config::GetStrings(std::string_view key) {
+  impl_->known.emplace(key);
+  auto node = impl_->table.at_path(key);
+  std::vector<std::string> out;
+  if (!node) return out;
+  if (auto one = node.value<std::string>()) return {*one};
+  bool strings = node.is_array();
+  if (const toml::array* list = node.as_array()) {
+    for (const toml::node& each : *list) {
+      auto text = each.value<std::string>();
+      strings = strings && text.has_value();
+      if (text) out.push_back(*text);
+    }
+  }
+  if (!strings) {
+    impl_->wrong_types.push_back(std::string(key) + " must be a string or a list of strings");
+  }
+  return out;
+}
 int64_t Config::GetInt(std::string_view key, int64_t fallback) {
   return impl_->Get<int64_t>(key, fallback, "a whole number");
 }

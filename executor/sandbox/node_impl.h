@@ -83,6 +83,7 @@ class NodeImpl final : public Node, public CommandOwner {
   Stats GetStats() override;
   NodeMetrics GetMetrics() override;
   Status DropUnused() override;
+  BlobServerClient* blob_server() override { return blob_client_.get(); }
 
   // CommandOwner
   EventLoop& loop() override { return *loop_; }

@@ -104,7 +104,8 @@ Status NodeImpl::OpenParts() {
   }
   ESKER_ASSIGN_OR_RETURN(uppers_, UpperStore::Open(uppers));
   ESKER_ASSIGN_OR_RETURN(
-      layers_, LayerCache::Open(options_.cache_directory, store_,
+      layers_, LayerCache::Open(options_.cache_directory,
+                                {options_.cache_directories, options_.cache_budget_bytes}, store_,
                                 [this](const BlobId& id) { return index_.GetBlobMap(id); }));
   blob_client_ = BlobServerClient::Create(BlobServerSocket(options_.data_directory));
   profiler_ = std::make_unique<StartProfiler>(store_, *blob_client_);

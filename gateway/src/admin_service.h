@@ -17,6 +17,12 @@ class AdminService final : public v1::AdminService::Service {
                             grpc::ServerWriter<v1::RebuildIndexEvent>* writer) override;
   grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
                          v1::GetStatusResponse* response) override;
+  grpc::Status ListCache(grpc::ServerContext* context, const v1::ListCacheRequest* request,
+                         grpc::ServerWriter<v1::CachedBlob>* writer) override;
+  grpc::Status PruneCache(grpc::ServerContext* context, const v1::PruneCacheRequest* request,
+                          v1::PruneCacheResponse* response) override;
+  grpc::Status VerifyCache(grpc::ServerContext* context, const v1::VerifyCacheRequest* request,
+                           grpc::ServerWriter<v1::VerifiedBlob>* writer) override;
 
  private:
   Status CheckAdmin(grpc::ServerContext* context) const;

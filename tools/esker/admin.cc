@@ -1,9 +1,10 @@
-// esker gc, index rebuild, key, status, version
+// esker gc, index rebuild, key, status, version; cache: cache.cc
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/io.h"
+#include "cache.h"
 #include "esker/v1/admin.grpc.pb.h"
 #include "gateway/keys.h"
 #include "output.h"
@@ -129,6 +130,7 @@ Status RemoveKey(const GlobalOptions& options, const std::string& file, const st
 }  // namespace
 
 void AddAdmin(CLI::App& app, GlobalOptions& options, Chosen& chosen) {
+  AddCache(app, options, chosen);
   struct Arguments {
     double grace = -1;
     std::string keys_file, data = "/var/lib/esker", name, project = "*";

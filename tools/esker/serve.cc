@@ -117,7 +117,13 @@ Result<ServerConfig> LoadConfig(const ServeOptions& options) {
   ESKER_ASSIGN_OR_RETURN(c.index, LoadIndexSettings(file, c.data, c.roles, options.index_listen,
                                                     options.index, options.take_over));
   c.node.data_directory = c.data + "/node";
-  c.node.cache_directory = Absolute(file.GetString("node.cache", c.data + "/cache"));
+  c.node.cache_directory = c.data + "/cache";
+  for (const std::string& directory : file.GetStrings("node.cache")) {
+    c.node.cache_directories.push_back(Absolute(directory));
+  }
+  if (file.GetInt("node.cache_mb", -1) != -1) {
+    ESKER_ASSIGN_OR_RETURN(c.node.cache_budget_bytes, GetMebibytes(file, "node.cache_mb", 0));
+  }
   c.node.binary_directory = file.GetString("node.programs", OwnDirectory());
   c.node.node_id = file.GetString("node.id", "");
   ESKER_ASSIGN_OR_RETURN(int64_t most, GetBounded(file, "node.max_sandboxes", 3000, 1, 100'000));

@@ -25,6 +25,8 @@ class Config {
   Config& operator=(Config&&) noexcept;
 
   std::string GetString(std::string_view key, std::string_view fallback);
+  // A list, or one string as a list of one; empty without the key.
+  std::vector<std::string> GetStrings(std::string_view key);
   int64_t GetInt(std::string_view key, int64_t fallback);
   double GetDouble(std::string_view key, double fallback);
   bool GetBool(std::string_view key, bool fallback);

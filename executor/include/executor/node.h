@@ -133,8 +133,12 @@ struct SandboxUsage {
 };
 
 struct NodeOptions {
-  std::string data_directory;    // node part: DATA/node
-  std::string cache_directory;   // DATA/cache
+  std::string data_directory;   // node part: DATA/node
+  std::string cache_directory;  // DATA/cache: home of the image cache
+  // Where the cache lies; none: in its home. And how much may lie there, in real disk blocks;
+  // absent: half of those file systems.
+  std::vector<std::string> cache_directories;
+  std::optional<uint64_t> cache_budget_bytes;
   std::string binary_directory;  // of esker-keeper, esker-imagefs, esker-init
   std::string node_id;           // "" : made once and kept in the data directory
   uint64_t default_memory_bytes = 512ull << 20;
@@ -147,7 +151,8 @@ struct NodeOptions {
   Clock* clock = nullptr;
 };
 
-struct NodeMetrics;  // executor/node_metrics.h
+struct NodeMetrics;      // executor/node_metrics.h
+class BlobServerClient;  // imagefs/blob_server_client.h
 
 class Node {
  public:
@@ -212,6 +217,9 @@ class Node {
   virtual Stats GetStats() = 0;
   // For the metrics port. Asks the blob server and the index: may take seconds, never for ever.
   virtual NodeMetrics GetMetrics() = 0;
+
+  // The blob server's control socket, for the care of the cache. Null: there is none.
+  virtual BlobServerClient* blob_server() { return nullptr; }
 
   // After garbage collection: unmounts layers that no sandbox uses and drops their local files when
   // their image is gone. Beside everything else; creates wait for it a moment.
