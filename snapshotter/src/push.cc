@@ -63,8 +63,9 @@ class ImagePushImpl final : public ImagePush {
 
  private:
   Result<std::optional<ImageLayer>> UseLayer(const std::string& diff_id) {
-    if (may_reuse_ && !may_reuse_(diff_id)) return std::optional<ImageLayer>();
-    return session_->UseLayer(diff_id);
+    const bool may = !may_reuse_ || may_reuse_(diff_id);
+    // "" is no layer's: not found. (An empty optional made here trips g++ under its sanitizers.)
+    return session_->UseLayer(may ? diff_id : std::string());
   }
 
   Status ImportWanted(const OciLayer& wanted, std::optional<ImageLayer>& have, ByteSource& source,
