@@ -26,7 +26,6 @@ struct CacheLayout {
   std::string PartPath(const BlobId& id) const { return root + "/data/" + id.ToHex() + ".part"; }
   // All of it, synced and verified: mounted by itself, never punched, never written.
   std::string FullPath(const BlobId& id) const { return root + "/data/" + id.ToHex() + ".full"; }
-  std::string DataPath(const BlobId& id) const { return FullPath(id); }
   std::string PresencePath(const BlobId& id) const {
     return root + "/data/" + id.ToHex() + ".presence";
   }
