@@ -1,6 +1,7 @@
 // NodeTest: a node in a directory of its own; fails if anything of it is left at the end.
 #pragma once
 
+#include <grpc/grpc.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -46,6 +47,8 @@ class NodeTest : public LeakCheckedTest {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root: it mounts and makes cgroups";
+    // The library's poller is the process's, made with the first channel and kept: before the count.
+    [[maybe_unused]] static const bool kept = (grpc_init(), true);
     LeakCheckedTest::SetUp();
     node_id_ = "t" + RandomId().substr(0, 7);
     leaks().AddCgroup("esker-" + node_id_);
