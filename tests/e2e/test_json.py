@@ -66,11 +66,26 @@ class Story:
         assert run("image", "inspect", "json:1")[0]["visibility"] == "VISIBILITY_SHARED"
         assert "json:2" in run("image", "tag", "json:1", "json:2")[0]["tags"]
         run("image", "rm", "json:2")
+        self.tell_of_copies()
         self.tell_of_sandboxes()
+        self.tell_of_the_cache()
         assert int(run("gc", path=1)[0]["packs_live"]) >= 1
         assert run("index", "rebuild")[-1]["finished"]
         self.tell_of_keys()
         self.server.cli("image", "rm", "json:1")
+
+    def tell_of_copies(self) -> None:
+        folder = self.file.parent
+        self.run("image", "export", "json:1", f"oci:{folder}/layout:1")
+        images = folder / "images"
+        images.write_text(f"oci:{folder}/layout:1 json:3\n")
+        self.run("image", "sync", str(images))
+        self.server.cli("image", "rm", "json:3")
+
+    def tell_of_the_cache(self) -> None:
+        self.run("cache", "ls")
+        self.run("cache", "verify")
+        self.run("cache", "prune", "--to", "1G", "--dry-run")
 
     def tell_of_sandboxes(self) -> None:
         run = self.run
@@ -123,14 +138,17 @@ def test_every_verb_fails_in_json(server):
 
 def test_a_server_that_is_not_there_is_told_in_json(server):
     local = {("serve",), ("doctor",), ("version",), ("image", "push"), ("sandbox", "cp")}
+    local |= {("image", "sync")}  # it reads its list first
     for verb in set(verbs(server)) - local:
         if verb[0] == "key":
             words = ("key", "--file", "/no/such/directory/keys", verb[1], *["x"] * (verb[1] != "ls"))
             if verb[1] == "ls":
                 continue  # no file is no keys
         else:
-            operands = {"exec": ("x", "true"), "tag": ("x", "y"), "ls": (), "gc": (), "status": ()}
-            words = (*verb, *operands.get(verb[-1], () if verb == ("index", "rebuild") else ("x",)))
+            operands = {"exec": ("x", "true"), "tag": ("x", "y"), "export": ("x", "oci:/no/such/y")}
+            operands |= {verb: () for verb in ("ls", "gc", "status", "rebuild", "verify")}
+            operands["prune"] = ("--all",)
+            words = (*verb, *operands.get(verb[-1], ("x",)))
         done = server.run("--json", "--address", "unix:/no/such/socket", *words)
         assert done.returncode != 0, verb
         error = objects(done.stderr)[-1]

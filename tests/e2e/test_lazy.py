@@ -153,6 +153,7 @@ def test_what_a_start_read_is_fetched_ahead_at_the_next_cold_start(work, store, 
             lambda: records.exists() and [p for p in set(records.rglob("*")) - before if p.is_file()],
             timeout=30, what="a record of the start",
         )
+    cold.stop()  # a store has one index
     other = LazyServer(work / "second-node", store)
     other.start()
     try:
@@ -173,6 +174,7 @@ def test_what_a_start_read_is_fetched_ahead_at_the_next_cold_start(work, store, 
     finally:
         shutil.rmtree(records, ignore_errors=True)
         end(other)
+        cold.start()
 
 
 def test_the_blob_server_is_killed_while_fifty_sandboxes_read(cold, blob):
