@@ -6,7 +6,7 @@
 // (trusted.esker.implicit, and a word in the super block), with root:root, 0755 and time 0 for
 // want of better, and get their true attributes when the layers of an image are known. The mark
 // stays, so that the same layer can be resolved again over other layers.
-// docs/decisions/0010-implicit-directories.md.
+// docs/decisions/0005-implicit-directories.md.
 #pragma once
 
 #include <cstddef>
