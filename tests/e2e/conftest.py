@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from esker_server import PROGRAMS, Server, programs
 from small_image import make_tar
 
 IMAGE = "bb:1"
+
+# A shell's background job ignores interrupts, and so would all programs that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -296,7 +296,10 @@ def test_control_c_kills_the_command(server, sandbox):
     ) as process:
         assert process.stdout.readline() == b"go\n"
         process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=30)[1]
+        try:
+            error = process.communicate(timeout=30)[1]
+        finally:
+            process.kill()
     assert b"KeyboardInterrupt" in error
     assert "654.3" not in processes(sandbox)
 
