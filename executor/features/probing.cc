@@ -1,14 +1,12 @@
 #include "probing.h"
 
 #include <fcntl.h>
-#include <linux/sched.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/io.h"
-#include "base/scope_guard.h"
+#include "base/user_namespace.h"
 #include "imagefs/erofs.h"
 
 namespace esker::features {
@@ -16,33 +14,6 @@ namespace {
 
 constexpr char kCgroup[] = "probe";
 constexpr int kEndTimeoutMs = 5000;
-
-// A user namespace that maps its root to 100000. It lives as long as its descriptor.
-Result<UniqueFd> MakeUserNamespace() {
-  int hold[2];
-  if (pipe2(hold, O_CLOEXEC) != 0) return ErrnoError("make a pipe");
-  UniqueFd read_end(hold[0]), write_end(hold[1]);
-  clone_args args = {};
-  args.flags = CLONE_NEWUSER;
-  args.exit_signal = SIGCHLD;
-  pid_t pid = static_cast<pid_t>(syscall(SYS_clone3, &args, sizeof(args)));
-  if (pid < 0) return ErrnoError("clone3 into a new user namespace");
-  if (pid == 0) {
-    close(hold[1]);
-    char byte;
-    ssize_t ignored = read(hold[0], &byte, 1);
-    (void)ignored;
-    _exit(0);
-  }
-  ScopeGuard reap([&] {
-    write_end.reset();
-    waitpid(pid, nullptr, 0);
-  });
-  std::string proc = "/proc/" + std::to_string(pid);
-  ESKER_RETURN_IF_ERROR(WriteStringToFile(proc + "/uid_map", "0 100000 65536"));
-  ESKER_RETURN_IF_ERROR(WriteStringToFile(proc + "/gid_map", "0 100000 65536"));
-  return OpenFile(proc + "/ns/user", O_RDONLY);
-}
 
 Result<LayerMount> MountLayerOf(const std::string& directory) {
   ESKER_ASSIGN_OR_RETURN(std::string image, erofs::WriteMetadata(erofs::Tree(), {}));
@@ -89,7 +60,7 @@ Result<CgroupRoot*> Probing::Cgroups() {
 }
 
 const Result<UniqueFd>& Probing::UserNamespace() {
-  if (!user_namespace_) user_namespace_ = MakeUserNamespace();
+  if (!user_namespace_) user_namespace_ = MakeUserNamespace(100000, 65536);
   return *user_namespace_;
 }
 
