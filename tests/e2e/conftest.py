@@ -6,7 +6,6 @@ import signal
 import tempfile
 from pathlib import Path
 
-import leaks
 import pytest
 from esker import AsyncClient, AsyncSandbox, Client, Sandbox
 from esker_server import PROGRAMS, Server, programs
@@ -55,14 +54,7 @@ def server(work, image_tar):
     server.start()
     server.cli("image", "push", f"tar:{image_tar}", IMAGE)
     yield server
-    if server.process is None:
-        server.start()
-    with Client(server.address) as client:
-        for info in Sandbox.list(client=client):
-            Sandbox(info.id, client).kill()
-    server.stop()
-    server.drain()
-    left = leaks.wait_for_none(str(server.directory), server.node)
+    left = server.end_all()
     assert not left, "left behind:\n" + "\n".join(left)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import esker
+import leaks
 
 PROGRAMS = ("esker", "esker-keeper", "esker-imagefs", "esker-init")
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +114,17 @@ class Server:
 
     def drain(self) -> None:
         self.serve_and_fail_unless_ok("--config", str(self.config), "--drain")
+
+    def end_all(self) -> list[str]:
+        """Its sandboxes, then itself; what is left behind on the machine."""
+        if self.process is None:
+            self.start()
+        with esker.Client(self.address) as client:
+            for info in esker.Sandbox.list(client=client):
+                esker.Sandbox(info.id, client).kill()
+        self.stop()
+        self.drain()
+        return leaks.wait_for_none(str(self.directory), self.node)
 
     def serve_and_fail_unless_ok(self, *arguments: str) -> None:
         done = subprocess.run(

@@ -10,8 +10,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import leaks
-from esker import Client, Sandbox
 from esker_server import Server, wait_until
 
 # Short, so that a test can wait for the end of a lease.
@@ -108,24 +106,12 @@ class TwoNodes:
         left: list[str] = []
         for server in self.servers:
             try:
-                left += self._end(server)
+                left += server.end_all() if server.data.exists() else []
             except Exception as error:
                 left.append(f"{server.directory.name}: {error!r}")
         if not keep_network:
             self.network.remove()
         return left
-
-    def _end(self, server: Server) -> list[str]:
-        if not server.data.exists():
-            return []
-        if server.process is None:
-            server.start()
-        with Client(server.address) as client:
-            for info in Sandbox.list(client=client):
-                Sandbox(info.id, client).kill()
-        server.stop()
-        server.drain()
-        return leaks.wait_for_none(str(server.directory), server.node)
 
 
 def collect(server: Server, grace: str = GRACE) -> dict[str, int]:

@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import leaks
 import pytest
 from esker import Client, Sandbox
 from esker_server import Server, free_port, programs, wait_until
@@ -89,14 +88,7 @@ def store(work, blob) -> Path:
 
 
 def end(server: Server) -> None:
-    if server.process is None:
-        server.start()
-    with Client(server.address) as client:
-        for info in Sandbox.list(client=client):
-            Sandbox(info.id, client).kill()
-    server.stop()
-    server.drain()
-    left = leaks.wait_for_none(str(server.directory), server.node)
+    left = server.end_all()
     assert not left, "left behind:\n" + "\n".join(left)
     shutil.rmtree(server.directory)
 
